@@ -47,7 +47,7 @@ from spanwise.pipelines.input.ops.unique import Unique
 from spanwise.pipelines.input.ops.window import Window
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
 from spanwise.pipelines.input.snapshot.op import add_snapshot, apply_options
-from spanwise.pipelines.input.snapshot.settings import Compression
+from spanwise.pipelines.input.snapshot.settings import CompressionName
 from spanwise.pipelines.input.snapshot.state import Mode
 from spanwise.pipelines.input.tf_names import answer_tf_names
 from spanwise.pipelines.input.unzip import unzip
@@ -351,7 +351,7 @@ class Dataset(Flow):
     def snapshot(
         self,
         path: str | os.PathLike[str],
-        compression: Compression | None = "auto",
+        compression: CompressionName | None = "auto",
         reader_fn: Callable[[Dataset], Dataset] | None = None,
         writer_fn: Callable[[Dataset], Dataset | Sequence[Dataset]] | None = None,
         pending_snapshot_expiry_seconds: float = 86_400,

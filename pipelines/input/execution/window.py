@@ -73,7 +73,7 @@ class SlotWindow:
         budget: PassLimits | None = None,
     ) -> None:
         self._budget = budget
-        self._leave = (lambda: None) if budget is None else budget.join(self)
+        self._leave: Callable[[], None] = (lambda: None) if budget is None else budget.join(self)
         self.stopped = False
         self.element_bytes = 0.0
         self._source = source

@@ -4,6 +4,9 @@ A chunk is an Arrow IPC stream, which any Arrow tool opens, followed by our meta
 
     IPC stream | JSON | length of the JSON, 8 bytes | checksum of all before it, 16 bytes | magic, 8 bytes
 
+LZ4 and ZSTD compress the buffers in the stream, as Arrow does; GZIP and SNAPPY, which Arrow does not have there, the
+stream as a whole.
+
 A chunk is built in memory and written at once, and verified as a whole before anything of it is used.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import io
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -28,7 +32,13 @@ _END: Final = struct.Struct("<Q16s8s")
 _MAGIC: Final = b"SPANCHK1"
 _CHECKSUM_BYTES: Final = 24  # with magic: what follows the bytes that the checksum covers
 
-Codec: TypeAlias = Literal["none", "lz4", "zstd"]
+Codec: TypeAlias = Literal["none", "lz4", "zstd", "gzip", "snappy"]
+
+_GZIP: Final = b"\x1f\x8b"
+_SNAPPY: Final = struct.Struct("<8sQ")  # before a compressed stream: a mark, and its size without compression
+_SNAPPY_MARK: Final = b"sNaPpY\0\0"
+_GZIP_WINDOW: Final = 31  # the gzip format
+_GZIP_LEVEL: Final = 1  # higher ones take times as long to save a twentieth
 
 _WORTH_LZ4: Final = 0.75
 _WORTH_ZSTD: Final = 0.9
@@ -92,12 +102,40 @@ def _stream(schema: pa.Schema, blocks: Sequence[pa.RecordBatch], codec: Codec) -
     """An IPC stream in parts: bytes, and the blocks' own buffers."""
     import pyarrow as pa
 
+    if codec == "gzip" or codec == "snappy":  # noqa: PLR1714  so that mypy knows the others
+        return _compress(_stream(schema, blocks, "none"), codec)
     sink = _PartsSink()
     options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema, options=options) as writer:
         for block in blocks:
             writer.write_batch(block)
     return sink.parts
+
+
+def _compress(parts: Sequence[Any], codec: Codec) -> list[Any]:
+    """A whole stream in a compression that Arrow does not have for its buffers."""
+    import pyarrow as pa
+
+    if codec == "gzip":
+        packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP_WINDOW)
+        return [*map(packer.compress, parts), packer.flush()]
+    whole = b"".join(parts)
+    return [_SNAPPY.pack(_SNAPPY_MARK, len(whole)), pa.Codec("snappy").compress(whole, asbytes=True)]
+
+
+def _decompressed(content: pa.Buffer) -> pa.Buffer:
+    """The IPC stream of a chunk; the content itself if only its buffers are compressed, or nothing is."""
+    import pyarrow as pa
+
+    view = memoryview(content)
+    length, _, _ = _END.unpack(view[-_END.size :])
+    stream = view[: len(view) - _END.size - length]
+    if bytes(stream[:2]) == _GZIP:
+        return pa.py_buffer(zlib.decompress(stream, wbits=_GZIP_WINDOW))
+    if bytes(stream[:8]) == _SNAPPY_MARK:
+        _, size = _SNAPPY.unpack(stream[: _SNAPPY.size])
+        return pa.Codec("snappy").decompress(pa.py_buffer(stream[_SNAPPY.size :]), size)
+    return content
 
 
 class _PartsSink(io.RawIOBase):
@@ -148,5 +186,5 @@ def blocks_of(content: pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     """The blocks of a chunk that `checksum_of` has verified; views, unless they were compressed."""
     import pyarrow as pa
 
-    with pa.ipc.open_stream(pa.BufferReader(content)) as reader:
+    with pa.ipc.open_stream(pa.BufferReader(_decompressed(content))) as reader:
         return reader.schema, list(reader)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.flow import AnyFlow, extend
 from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph, stamp_files, with_options
 from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops, rebuild
-from spanwise.pipelines.input.snapshot.settings import Compression, SnapshotSettings
+from spanwise.pipelines.input.snapshot.settings import Compression, CompressionName, SnapshotSettings
 from spanwise.pipelines.input.snapshot.state import Mode
 from spanwise.pipelines.input.snapshot.stream import SnapshotStream
 
@@ -38,7 +38,7 @@ def add_snapshot(
     dataset: AnyFlow,
     *,
     path: str,
-    compression: Compression,
+    compression: CompressionName,
     reader_fn: Callable[[AnyFlow], AnyFlow] | None,
     writer_fn: Callable[[AnyFlow], AnyFlow | Sequence[AnyFlow]] | None,
     expiry_s: float,
@@ -62,7 +62,7 @@ def add_snapshot(
         graph=graph,
         stamps=stamps,
         files_by=files_by,
-        compression=compression,
+        compression=cast("Compression", compression.lower()),
         mode=mode,
         expiry_s=expiry_s,
         reader_fn=reader_fn,

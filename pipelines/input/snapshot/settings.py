@@ -16,8 +16,11 @@ from spanwise.pipelines.input.snapshot.parts import SnapshotSplit, SplitDatasets
 from spanwise.pipelines.input.snapshot.splits import SplitFeed
 from spanwise.pipelines.input.snapshot.state import MODES, Mode
 
-Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
+Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd", "gzip", "snappy"]
 COMPRESSIONS: Final = get_args(Compression)
+
+CompressionName: TypeAlias = Compression | Literal["AUTO", "GZIP", "SNAPPY"]
+"""Also as the RFC has them, in capitals."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

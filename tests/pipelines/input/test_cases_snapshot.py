@@ -398,7 +398,7 @@ def test_SW_25_writer_fails_disk_full(tmp_path, monkeypatch):
 
 def test_SW_26_compression_is_not_part_of_the_fingerprint(tmp_path):
     """Files say how they are packed."""
-    for codec in (None, "lz4", "zstd"):
+    for codec in (None, "lz4", "zstd", "GZIP", "SNAPPY", "gzip", "AUTO"):
         assert passed(inputs.range(1000).snapshot(tmp_path, codec))[0] == list(range(1000))
 
     assert len(runs(tmp_path)) == 1
@@ -949,3 +949,24 @@ def test_CK_05_metadata_gone_at_restore(tmp_path):
 
     with pytest.raises(SnapshotNotFound, match="no longer exists"):
         dataset.iterator().restore(saved)
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "SNAPPY", "gzip", "snappy", "AUTO"])
+@pytest.mark.parametrize("kind", ["elements", "rows"])
+def test_the_compressions_of_the_rfc_are_written_and_read(tmp_path, kind, compression):
+    """From the middle, too, and smaller than without any."""
+    numbers = inputs.range(5000).map(lambda number: number % 3)
+    dataset = numbers if kind == "elements" else inputs.from_arrow(pa.table({"number": list(numbers)}))
+
+    written, _ = passed(dataset.snapshot(tmp_path / "packed", compression))
+    read, use = passed(dataset.snapshot(tmp_path / "packed", compression))
+    passed(dataset.snapshot(tmp_path / "plain", None))
+
+    assert read == written == list(dataset)
+    assert use.hit
+    assert list(dataset.snapshot(tmp_path / "packed").skip(4321)) == written[4321:]
+    if compression != "AUTO":
+        sizes = [
+            sum(path.stat().st_size for path in (tmp_path / name).rglob("*.snapshot")) for name in ("packed", "plain")
+        ]
+        assert sizes[0] < sizes[1] / 2

@@ -35,7 +35,7 @@ def packed(codec="none"):
     return b"".join(parts), checksum
 
 
-@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd", "gzip", "snappy"])
 def test_a_chunk_comes_back_as_it_was(codec):
     """Blocks, schema and header, bytes in a state included."""
     content, checksum = packed(codec)
@@ -109,3 +109,17 @@ def test_the_codec_follows_from_the_data():
     assert choose_codec([counts], remote=True) == "zstd"
     assert (choose_codec([prices], remote=False), choose_codec([prices], remote=True)) == ("none", "zstd")
     assert choose_codec([], remote=True) == "none"
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy"])
+def test_a_stream_is_compressed_as_a_whole_where_arrow_compresses_no_buffers(codec):
+    """It is smaller for it, and each changed byte is found all the same."""
+    content, _ = packed(codec)
+    plain, _ = packed()
+
+    assert len(content) < len(plain) / 2
+    for at in range(0, len(content), 97):
+        damaged = bytearray(content)
+        damaged[at] ^= 1
+        with pytest.raises(SnapshotDamaged):
+            checksum_of(pa.py_buffer(damaged), "chunk")

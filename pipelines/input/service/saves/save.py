@@ -21,7 +21,7 @@ from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, register
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder, new_run_id
 from spanwise.pipelines.input.snapshot.op import Snapshot, add_snapshot
-from spanwise.pipelines.input.snapshot.settings import Compression
+from spanwise.pipelines.input.snapshot.settings import CompressionName
 from spanwise.pipelines.input.snapshot.state import Metadata, PassThrough, Read, decide
 from spanwise.pipelines.input.snapshot.storage import files_at, from_anywhere
 
@@ -38,7 +38,7 @@ def save(
     path: str | os.PathLike[str],
     service: str,
     *,
-    compression: Compression | None = "auto",
+    compression: CompressionName | None = "auto",
     pending_snapshot_expiry_seconds: float = 86_400,
     files_by: FilesBy = "mtime",
     wait: bool = True,

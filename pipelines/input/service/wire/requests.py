@@ -107,7 +107,7 @@ class StartSave(Request[Done]):
     dataset: Name
     path: Text  #: of the snapshot, as workers reach it
     fingerprint: Name
-    compression: Literal["auto", "none", "lz4", "zstd"]
+    compression: Literal["auto", "none", "lz4", "zstd", "gzip", "snappy"]
     shards: Annotated[int, Field(gt=0, le=MAX_SHARDS)]
     seed: Number  #: for the dataset's ops without a seed
 
