@@ -43,6 +43,8 @@ MOST_RACES = 1000
 """How often another process may take the next name before this is an error."""
 
 _LONGEST_DETAIL = 200
+_MAKES_DATABASE = "Creating database"
+_NO_TLS = ("require", "verify-ca", "verify-full")
 
 _opening = threading.Lock()  # no other thread may open a file between the check and its use
 
@@ -209,6 +211,9 @@ class StoreConnection:
             try:
                 return metadata_store.MetadataStore(config, enable_upgrade_migration=migrate)
             except (RuntimeError, errors.StatusError) as error:
+                if _MAKES_DATABASE in str(error) and not config.mysql.skip_db_creation:
+                    config.mysql.skip_db_creation = True  # a role that may not, and that need not if there is one
+                    continue
                 # Processes that create a server's tables at the same moment conflict.
                 if not _is_transient(error) or time.monotonic() >= waiting_until:
                     raise translate_error(error, self._where) from error
@@ -274,6 +279,12 @@ def translate_error(error: Exception, where: Location) -> StoreError:
     if isinstance(error, errors.InvalidArgumentError | errors.NotFoundError | errors.FailedPreconditionError):
         return StoreError(f"The metadata store {where} refused the request: {detail}. Diagnose it: spanwise doctor")
     if isinstance(where, DatabaseServer):
+        if where.options.get("sslmode") in _NO_TLS and "connection pointer is NULL" in text:
+            return StoreUnavailable(
+                f"The metadata store {where} is unavailable with sslmode={where.options['sslmode']}. The client in "
+                "ml-metadata 1.17.1 cannot encrypt connections to PostgreSQL: make a tunnel, and name its end here as "
+                f"the host, without sslmode:  ssh -N -L 5432:localhost:{where.port} {where.host}"
+            )
         return StoreUnavailable(
             f"The metadata store {where} is unavailable: {detail}. "
             f"Check that the server runs, and the user, password and database: nc -z {where.host} {where.port}"
@@ -324,14 +335,13 @@ def _config(where: Location) -> Proto:
         config.mysql.host, config.mysql.port, config.mysql.database = where.host, where.port, where.database
         config.mysql.user, config.mysql.password = where.user, where.password
         for name, value in where.options.items():
-            if name == "ssl_verify":
-                config.mysql.ssl_options.verify_server_cert = value == "true"
-            else:
-                setattr(config.mysql.ssl_options, name.removeprefix("ssl_"), value)
+            setattr(config.mysql.ssl_options, name.removeprefix("ssl_"), value)
     else:
         config.postgresql.host, config.postgresql.port = where.host, str(where.port)
         config.postgresql.dbname = where.database
-        config.postgresql.user, config.postgresql.password = where.user, where.password
+        config.postgresql.user = where.user
+        if where.password:  # libpq takes the option after an empty one for its value, so sslmode would be the password
+            config.postgresql.password = where.password
         for name, value in where.options.items():
             setattr(config.postgresql.ssloption, name, value)
     return config

@@ -13,9 +13,9 @@ from spanwise.orchestrator.errors import SettingsError
 _PORTS = {"mysql": 3306, "postgresql": 5432}
 OPTIONS = {
     "postgresql": ("sslmode", "sslrootcert", "sslcert", "sslkey"),
-    "mysql": ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify"),
+    "mysql": ("ssl_ca", "ssl_cert", "ssl_key"),
 }
-"""The options that a URL may have, by kind of server: how the connection is encrypted, and what the server proves."""
+"""The options that a URL may have, by kind of server: how the connection is encrypted."""
 
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _FORMS = (
@@ -119,6 +119,4 @@ def _options(kind: Literal["mysql", "postgresql"], query: str) -> dict[str, str]
             )
         if name == "sslmode" and value not in _SSL_MODES:
             raise SettingsError(f"The metadata's sslmode is {value!r}. It is one of: {', '.join(_SSL_MODES)}.")
-        if name == "ssl_verify" and value not in ("true", "false"):
-            raise SettingsError(f"The metadata's ssl_verify is {value!r}. It is true or false.")
     return options

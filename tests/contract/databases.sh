@@ -75,7 +75,7 @@ cd "$OLDPWD"
 
 sql() { mariadb --no-defaults --socket="$place/mysql.socket" --user=root "$@"; }
 wait_for sql --execute='SELECT 1'
-sql --execute="CREATE USER spanwise@'%' IDENTIFIED BY 'secret'; GRANT ALL ON *.* TO spanwise@'%';"
+sql --execute="CREATE USER spanwise@'%' IDENTIFIED BY 'secret'; GRANT ALL ON *.* TO spanwise@'%' WITH GRANT OPTION;"
 # As a server makes them that nobody has told to tell upper case from lower.
 sql --execute='CREATE DATABASE capitals CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci'
 wait_for psql --host=127.0.0.1 --port="$postgresql_port" --username=spanwise --command='SELECT 1' postgres

@@ -1,12 +1,14 @@
 """The store on a server whose connection breaks, or that cannot tell capitals from small letters."""
 
 import os
+import subprocess
 from dataclasses import replace
 
 import pytest
 
-from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.errors import StoreError, StoreUnavailable
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import AlreadyClaimed, Claim
 from tests.contract.conftest import SERVERS, fresh_url
@@ -28,6 +30,41 @@ def store(wire):
     store = open_store(wire.url, deadline_s=10)
     yield store
     store.close()
+
+
+@pytest.mark.skipif("mysql" not in SERVERS, reason="no SPANWISE_TEST_MYSQL")
+def test_a_role_that_may_not_make_databases_is_enough(tmp_path):
+    """Once the tables are there, it reads and writes rows, and nothing else."""
+    url = fresh_url("mysql", tmp_path)
+    open_store(url).close()
+    role = f"role_{os.getpid()}"
+    where = parse_location(url)
+    may = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {where.database}.* TO {role}@'%'"
+    sql = f"CREATE USER {role}@'%' IDENTIFIED BY 'secret'; {may}"
+    place = [f"--host={where.host}", f"--port={where.port}", f"--user={where.user}", f"--password={where.password}"]
+    subprocess.run(["mariadb", "--no-defaults", *place, f"--execute={sql}"], check=True)
+
+    store = open_store(f"mysql://{role}:secret@{where.host}:{where.port}/{where.database}")
+    made = publish(store, MODELS, model())
+    store.claim(Claim("tick", "1"))
+    store.amend(Claim("tick", "1", {"n": 2}))
+
+    assert told(store.execution(made.id)) == told(made)
+    store.close()
+
+
+@pytest.mark.skipif("postgresql" not in SERVERS, reason="no SPANWISE_TEST_POSTGRESQL")
+@pytest.mark.parametrize("password", ["", ":secret"])
+def test_a_connection_that_must_be_encrypted_is_never_a_plain_one(tmp_path, password):
+    """The server has no encryption, so it is refused; also without a password."""
+    url = fresh_url("postgresql", tmp_path)
+    open_store(url).close()
+    where = parse_location(url)
+    place = f"{where.host}:{where.port}/{where.database}"
+
+    with pytest.raises(StoreUnavailable, match="unavailable with sslmode=require"):
+        open_store(f"postgresql://{where.user}{password}@{place}?sslmode=require", deadline_s=1)
+    open_store(f"postgresql://{where.user}{password}@{place}?sslmode=prefer", deadline_s=1).close()
 
 
 def break_off(wire, how):

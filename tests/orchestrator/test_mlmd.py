@@ -679,12 +679,12 @@ with sqlite3.connect(sys.argv[1]) as database:
 def test_a_url_says_how_the_connection_is_encrypted():
     """As the programs of the servers name it."""
     one = parse_location("postgresql://ann:secret@db/runs?sslmode=verify-full&sslrootcert=/etc/ca.pem")
-    other = parse_location("mysql://ann@db/runs?ssl_ca=/etc/ca.pem&ssl_verify=true")
+    other = parse_location("mysql://ann@db/runs?ssl_ca=/etc/ca.pem")
 
     assert isinstance(one, DatabaseServer)
     assert one.options == {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
     assert isinstance(other, DatabaseServer)
-    assert other.options == {"ssl_ca": "/etc/ca.pem", "ssl_verify": "true"}
+    assert other.options == {"ssl_ca": "/etc/ca.pem"}
     assert "?" not in str(one)
 
 
@@ -694,7 +694,6 @@ def test_a_url_says_how_the_connection_is_encrypted():
         ("postgresql://db/runs?sslmod=require", "'sslmod', which is unknown. It takes: sslmode, sslrootcert"),
         ("postgresql://db/runs?sslmode=on", "sslmode is 'on'. It is one of: disable, allow, prefer, require"),
         ("mysql://db/runs?sslmode=require", "'sslmode', which is unknown. It takes: ssl_ca"),
-        ("mysql://db/runs?ssl_verify=1", "ssl_verify is '1'. It is true or false"),
     ],
 )
 def test_an_option_that_is_not_understood_is_refused(url, said):
