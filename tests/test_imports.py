@@ -216,8 +216,18 @@ def test_a_package_exports_what_it_lists(package: str) -> None:
 def test_importing_is_cheap(module: str) -> None:
     """No heavy library is loaded before something needs it."""
     skip_unless_there(module)
-    program = f"import sys, {module}; print(*sorted(set(sys.modules) & {set(HEAVY)!r}))"
+    assert modules_after_import(module) & {*HEAVY} == set()
 
-    loaded = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
 
-    assert loaded.stdout.split() == []
+def test_the_command_line_waits_for_no_other_room() -> None:
+    """`spanwise --help` imports typer and the command line itself; each command imports what it needs when it runs."""
+    loaded = modules_after_import("spanwise.scheduler.cli")
+
+    assert [name for name in loaded if is_in(name, "spanwise.orchestrator")] == []
+    assert loaded & {"asyncio", "pydantic", "rich.console", "secrets"} == set()
+
+
+def modules_after_import(module: str) -> set[str]:
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, location_options, print_document, read_settings
-from spanwise.scheduler.formatting import format_size
 
 if TYPE_CHECKING:
     from spanwise.scheduler.inspect.artifact_check import Checked
@@ -58,6 +57,8 @@ class VerifyProgress:
         self._next = time.monotonic() + _EVERY_S
 
     def show(self, checked: Checked) -> None:
+        from spanwise.scheduler.formatting import format_size
+
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY_S
             typer.echo(f"verified {checked.artifacts} artifacts, {format_size(checked.size_bytes)} …", err=True)
@@ -118,7 +119,7 @@ def backup(
 
     Example: spanwise backup /backups/2024-06-01
     """
-    from spanwise.scheduler.formatting import format_time
+    from spanwise.scheduler.formatting import format_size, format_time
     from spanwise.scheduler.storage.backup import back_up
 
     options = location_options(root, config)

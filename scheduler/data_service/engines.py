@@ -7,7 +7,6 @@ environments, which others can read.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -132,6 +131,8 @@ class OnDask:
 
     def _submit(self, host: str | None) -> Any:
         """Submits a task; to this host as long as it exists."""
+        import secrets  # here, since it takes 5 ms and every command imports this module
+
         return self._client.submit(
             _on_dask,
             self._config,

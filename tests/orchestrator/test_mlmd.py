@@ -700,3 +700,20 @@ def test_an_option_that_is_not_understood_is_refused(url, said):
     """A misspelled one might have been the one that encrypts."""
     with pytest.raises(SettingsError, match=re.escape(said)):
         parse_location(url)
+
+
+def test_grpc_is_imported_when_it_is_first_used(url):
+    """Opening a store does without; other modules, and ml_metadata when it does need it, get grpc itself."""
+    code = """
+import sys
+from spanwise.orchestrator.mlmd import open_store
+open_store(sys.argv[1]).close()
+assert not {"grpc", "asyncio"} & sys.modules.keys()
+from ml_metadata.metadata_store import metadata_store
+assert issubclass(metadata_store.grpc.RpcError, Exception)
+import grpc
+assert metadata_store.grpc.RpcError is grpc.RpcError
+"""
+    ended = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
