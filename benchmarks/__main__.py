@@ -21,6 +21,8 @@ PARTS = {
     "chain",
     "days",
     "elastic_loop",
+    "elastic_model",
+    "elastic_records",
     "figures",
     "input_peers",
     "service_flight",

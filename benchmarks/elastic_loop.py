@@ -11,21 +11,29 @@ from __future__ import annotations
 
 import secrets
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Final, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from benchmarks.elastic_model import CompiledStep, create_model, eager
+from benchmarks.elastic_records import (
+    BATCH,
+    PIXELS,
+    Batch,
+    input_fn,
+    preprocess,
+    read_blocks,
+    read_records,
+    record_batches,
+    take_batch,
+    write_records,
+)
 from spanwise.components.training.elastic import requests
 from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.parameters import Contribution, Parameters
@@ -37,7 +45,6 @@ from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.server import Answer, FlightServer
 from spanwise.pipelines.input.sources import from_generator
 
-Batch: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]  # features and labels
 Gradient: TypeAlias = Callable[[Arrays, Batch], Arrays]
 
 DOCUMENT_S: Final[Mapping[Phase, float]] = {
@@ -49,13 +56,6 @@ DOCUMENT_S: Final[Mapping[Phase, float]] = {
 }
 """The document's seconds; 51.0 with what stands between them."""
 
-BATCH: Final = 128
-PIXELS: Final = 32 * 32 * 3
-CLASSES: Final = 10
-BLOCKS: Final = 8  #: batches in the file, which is read again and again
-MEAN: Final = (0.4914, 0.4822, 0.4465)
-STD: Final = (0.2470, 0.2435, 0.2616)
-DECAY: Final = 1e-4
 RATE: Final = 1e-3
 
 
@@ -106,150 +106,6 @@ def distance(seconds: Mapping[Phase, float]) -> float:
     """By how much the share of a phase differs most from the document's."""
     document = shares(DOCUMENT_S)
     return max(abs(share - document[phase]) for phase, share in shares(seconds).items())
-
-
-# The records
-
-
-def _write_records(path: Path, sizes: LoopSizes) -> None:
-    """Records as CIFAR-10 has them, a label and 3 x 32 x 32 pixels, with a tail and a checksum behind each."""
-    random = np.random.default_rng(0)
-    with path.open("wb") as file:
-        for _ in range(BLOCKS * BATCH):
-            body = bytes([int(random.integers(CLASSES))]) + random.bytes(PIXELS) + random.bytes(sizes.tail_bytes)
-            file.write(body + struct.pack("<I", zlib.crc32(body)))
-
-
-def read_records(path: Path, record_bytes: int) -> Iterator[bytes]:
-    """Yields each record, checked and without its tail; starts again after the last."""
-    with path.open("rb") as file:
-        while True:
-            while record := file.read(record_bytes):
-                body = memoryview(record)[:-4]
-                if zlib.crc32(body) != struct.unpack_from("<I", record, record_bytes - 4)[0]:
-                    raise ValueError(f"{path} is damaged")
-                yield record[: 1 + PIXELS]
-            file.seek(0)
-
-
-def take_batch(records: Iterator[bytes]) -> list[bytes]:
-    """The document's `get_batch`."""
-    return [next(records) for _ in range(BATCH)]
-
-
-def _record_batches(path: Path, record_bytes: int) -> Iterator[list[bytes]]:
-    records = read_records(path, record_bytes)
-    while True:
-        yield take_batch(records)
-
-
-def input_fn(records: list[bytes]) -> Batch:
-    """The document's function of the same name: decodes and normalises one record after the other."""
-    mean, std = np.asarray(MEAN, np.float32), np.asarray(STD, np.float32)
-    images, labels = [], []
-    for record in records:
-        label = np.int64(record[0])
-        pixels = np.frombuffer(record, np.uint8, PIXELS, 1).reshape(3, 32, 32).transpose(1, 2, 0)
-        image = pixels.astype(np.float32)
-        image /= np.float32(255)
-        image = (image - mean) / std
-        images.append(image)
-        labels.append(label.astype(np.int32))
-    features: NDArray[np.float32] = np.reshape(np.concatenate(images, axis=0), (len(images), PIXELS))
-    return features, np.array(labels)
-
-
-def read_blocks(path: Path, record_bytes: int) -> Iterator[NDArray[np.uint8]]:
-    """Yields batches of records as rows of bytes, checked and without their tails; mapped rather than read."""
-    rows = np.memmap(path, np.uint8, mode="r").reshape(-1, record_bytes)
-    sums = [zlib.crc32(rows[at : at + BATCH].data) for at in range(0, len(rows), BATCH)]
-    while True:
-        for at, sum_ in zip(range(0, len(rows), BATCH), sums, strict=True):
-            block = rows[at : at + BATCH]
-            if zlib.crc32(block.data) != sum_:
-                raise ValueError(f"{path} is damaged")
-            yield block[:, : 1 + PIXELS]
-
-
-def preprocess(block: NDArray[np.uint8]) -> Batch:
-    """What `input_fn` does, for all records of a batch at once."""
-    pixels = block[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    scale = (1 / (255 * np.asarray(STD, np.float64))).astype(np.float32)
-    features = pixels * scale
-    features -= (np.asarray(MEAN, np.float64) / STD).astype(np.float32)
-    return features.reshape(-1, PIXELS), block[:, 0].astype(np.int32)
-
-
-# The model
-
-
-def _model(sizes: LoopSizes) -> Arrays:
-    random = np.random.default_rng(1)
-    values = {
-        "hidden": random.normal(0, 0.01, (PIXELS, sizes.hidden)),
-        "hidden_bias": np.zeros(sizes.hidden),
-        "classes": random.normal(0, 0.1, (sizes.hidden, CLASSES)),
-        "classes_bias": np.zeros(CLASSES),
-        "table": random.normal(0, 1, sizes.table),
-    }
-    return {name: value.astype(np.float32) for name, value in values.items()}
-
-
-def eager(parameters: Arrays, batch: Batch) -> Arrays:
-    """The gradient, layer by layer: each operation allocates an array of 64 bits, NumPy's default."""
-    features, labels = batch
-    w = {name: value.astype(np.float64) for name, value in parameters.items()}
-    before = features @ w["hidden"] + w["hidden_bias"]
-    hidden = np.maximum(before, 0)
-    scores = hidden @ w["classes"] + w["classes_bias"]
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    chances = powers / powers.sum(axis=1, keepdims=True)
-    wrong = (chances - np.eye(CLASSES)[labels]) / len(labels)
-    back = (wrong @ w["classes"].T) * (before > 0)
-    gradient = {
-        "hidden": features.T @ back,
-        "hidden_bias": back.sum(axis=0),
-        "classes": hidden.T @ wrong,
-        "classes_bias": wrong.sum(axis=0),
-        "table": np.zeros_like(w["table"]),
-    }
-    return {name: (value + DECAY * w[name]).astype(np.float32) for name, value in gradient.items()}
-
-
-class CompiledStep:
-    """The same gradient in preallocated memory: BLAS of 32 bits. No compiler; it is what one makes of such a step."""
-
-    def __init__(self, parameters: Arrays) -> None:
-        units = parameters["hidden"].shape[1]
-        self._gradient = {name: np.empty_like(value) for name, value in parameters.items()}
-        self._hidden = np.empty((BATCH, units), np.float32)
-        self._back = np.empty((BATCH, units), np.float32)
-        self._scores = np.empty((BATCH, CLASSES), np.float32)
-        self._rows = np.arange(BATCH)
-
-    def __call__(self, parameters: Arrays, batch: Batch) -> Arrays:
-        features, labels = batch
-        gradient, hidden, back, scores = self._gradient, self._hidden, self._back, self._scores
-        np.matmul(features, parameters["hidden"], out=hidden)
-        hidden += parameters["hidden_bias"]
-        np.maximum(hidden, 0, out=hidden)
-        np.matmul(hidden, parameters["classes"], out=scores)
-        scores += parameters["classes_bias"]
-        scores -= scores.max(axis=1, keepdims=True)
-        np.exp(scores, out=scores)
-        scores /= scores.sum(axis=1, keepdims=True)
-        scores[self._rows, labels] -= 1
-        scores /= BATCH
-        np.matmul(scores, parameters["classes"].T, out=back)
-        back *= hidden > 0
-        np.matmul(features.T, back, out=gradient["hidden"])
-        np.matmul(hidden.T, scores, out=gradient["classes"])
-        np.sum(back, axis=0, out=gradient["hidden_bias"])
-        np.sum(scores, axis=0, out=gradient["classes_bias"])
-        gradient["table"].fill(0)
-        for name, value in gradient.items():
-            np.add(value, np.float32(DECAY) * parameters[name], out=value)
-        return gradient
 
 
 # The parameter server
@@ -365,8 +221,8 @@ class LoopData:
         """Writes the records and sends the model to the server."""
         path = folder / f"{sizes.tail_bytes}.records"
         if not path.exists():
-            _write_records(path, sizes)
-        model = _model(sizes)
+            write_records(path, sizes.tail_bytes)
+        model = create_model(sizes.hidden, sizes.table)
         layout, content = pack(model)
         server.ask(SendModel(layout=layout), content)
         return cls(path=path, record_bytes=1 + PIXELS + sizes.tail_bytes + 4, model=model, server=server)
@@ -375,7 +231,7 @@ class LoopData:
 def loop_forms(data: LoopData) -> Iterator[LoopForm]:
     """The loop unchanged, then with each change, then with all of them."""
     compiled = CompiledStep(data.model)
-    records = from_generator(_record_batches, data.path, data.record_bytes).options(optimize=False)
+    records = from_generator(record_batches, data.path, data.record_bytes).options(optimize=False)
     blocks = from_generator(read_blocks, data.path, data.record_bytes).options(optimize=False)
     yield LoopForm(name="as it was", change="", gradient=eager)
     yield LoopForm(name="one dataset, vectorised", change="dataset", gradient=eager, dataset=blocks.map(preprocess))

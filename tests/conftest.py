@@ -1,8 +1,11 @@
 """What holds for all tests."""
 
+import ctypes
 import gc
 import os
+import re
 import sys
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
@@ -38,3 +41,21 @@ def pytest_collection_finish():
     """Keeps the garbage collector off what every test shares: it need not be searched, nor copied by each fork."""
     gc.collect()
     gc.freeze()
+    if sys.platform == "linux":
+        _collapse_pages()
+
+
+def _collapse_pages():
+    """Moves this process's memory to huge pages where the kernel can (Linux 6.1): a fork copies a table of all pages.
+
+    With every test imported that table has 60,000 lines, which cost 28 ms of processor time in each fork; a run of
+    five nodes has seven.
+    """
+    size, collapse = 2 << 20, 25  # MADV_COLLAPSE
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if found := re.fullmatch(r"(\w+)-(\w+) rw-p \S+ 00:00 0\s*(?:\[heap\])?", line):
+            start, end = (int(address, 16) for address in found.groups())
+            for at in range(-(-start // size) * size, end - size + 1, size):
+                madvise(at, size, collapse)  # one that is refused stays as it is

@@ -21,6 +21,7 @@ import doctest
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ DOCTESTS = (
 MINE = sorted({page for story in STORIES.values() for page in story} | set(DOCTESTS) | {"decisions/README.md"})
 
 BLOCK = re.compile(r"^```(\w+)(?: (.*?))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PORT = "8377"  # of the pages; another that is free is taken for it
 END = "\x1e"  # what the shell prints after each command, with the exit code
 
 VOLATILE = (
@@ -130,11 +132,16 @@ def typed(commands, folder):
         name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_", "PYTHON"))
     }
     script = folder.parent / "script"
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = str(reserved.getsockname()[1])
+    commands = [command.replace(PORT, port) for command in commands]
+    listens = f"until (: > /dev/tcp/127.0.0.1/{port}) 2> {os.devnull}; do sleep 0.05; done"
     # A page's `date` leaves out fractions of a second, and a reader types slower than that.
     script.write_text(
         "".join(
             f"{'sleep 1; ' if '$(date ' in command else ''}{command}\n"
-            f"__code=$?; printf '{END}%d\\n' $__code; (exit $__code)\n"
+            f"__code=$?; {listens if command.startswith('python receiver.py') else ''}\n"
+            f"printf '{END}%d\\n' $__code; (exit $__code)\n"
             for command in commands
         )
     )

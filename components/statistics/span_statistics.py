@@ -11,7 +11,6 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 
@@ -32,6 +31,7 @@ from spanwise.components.statistics.accumulators import (
     count_values,
 )
 from spanwise.components.statistics.accumulators.value_counts import count_texts, count_weighted, to_list
+from spanwise.components.statistics.feature_value import format_value
 from spanwise.components.statistics.weighted import WeightedStatistics
 from spanwise.orchestrator.errors import ColumnsChanged, InputError
 
@@ -454,38 +454,6 @@ def _with_bytes(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStatis
         lengths=NumberStatistics.from_counts(count_weighted(pc.binary_length(values), counts)),
         distinct=Distinct.from_texts(value.hex() for value in to_list(values)),
     )
-
-
-# ----------------------------------------------------------------------------------------------- values, for people
-
-
-_UNIT_US = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
-
-
-def format_value(value: float, type_: str) -> str:
-    """A number of a feature of an Arrow type, as people read it."""
-    if type_ == "bool":
-        return "true" if value else "false"
-    name = type_.partition("[")[0]
-    if name in ("date32", "date64", "timestamp", "time32", "time64", "duration"):
-        return _format_time(value, name, type_)
-    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):  # noqa: PLR2004  whole as a double
-        return f"{int(value):,}" if abs(value) >= 10_000 else str(int(value))  # noqa: PLR2004  years need no comma
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"  # noqa: PLR2004  no exponent while it is short
-
-
-def _format_time(value: float, name: str, type_: str) -> str:
-    unit = type_.partition("[")[2].rstrip("]").partition(",")[0]
-    try:
-        span = timedelta(days=value) if unit == "day" else timedelta(microseconds=value * _UNIT_US[unit])
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + span
-    except OverflowError:  # outside the years 1 to 9999
-        return f"{value:,.0f}"
-    if name == "duration":
-        return str(span)
-    if name.startswith("time") and name != "timestamp":
-        return moment.time().isoformat()
-    return f"{moment:%Y-%m-%d}" if name.startswith("date") else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 M = TypeVar("M", NumberStatistics, Distinct, Frequent)

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spanwise.components.statistics.feature_value import format_value
 from spanwise.components.statistics.span_statistics import (
     NumberStatistics,
     SpanStatistics,
     SplitCounts,
     count_column,
-    format_value,
     merge,
     merge_column,
 )

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks import elastic_loop as loop
+from benchmarks import elastic_model as model
+from benchmarks import elastic_records as records
 from spanwise.components.training.elastic.phases import Phase
 
 SMALL = loop.LoopSizes(tail_bytes=100, hidden=4, table=10)
@@ -17,11 +19,11 @@ def data(tmp_path_factory):
 
 def test_a_batch_is_the_same_however_it_is_made(data):
     """Record by record, or a block at once: the same pictures and labels, batch after batch."""
-    records = loop.read_records(data.path, data.record_bytes)
-    blocks = loop.read_blocks(data.path, data.record_bytes)
-    for _ in range(loop.BLOCKS + 1):
-        features, labels = loop.input_fn(loop.take_batch(records))
-        vectorised, same_labels = loop.preprocess(next(blocks))
+    one_by_one = records.read_records(data.path, data.record_bytes)
+    blocks = records.read_blocks(data.path, data.record_bytes)
+    for _ in range(records.BLOCKS + 1):
+        features, labels = records.input_fn(records.take_batch(one_by_one))
+        vectorised, same_labels = records.preprocess(next(blocks))
 
         np.testing.assert_allclose(vectorised, features, atol=1e-5)
         np.testing.assert_array_equal(same_labels, labels)
@@ -30,11 +32,11 @@ def test_a_batch_is_the_same_however_it_is_made(data):
 
 def test_the_compiled_step_gives_the_eager_gradient(data):
     """But for the last digits: it computes with 32 bits. A second batch finds nothing left of the first."""
-    compiled = loop.CompiledStep(data.model)
-    blocks = loop.read_blocks(data.path, data.record_bytes)
+    compiled = model.CompiledStep(data.model)
+    blocks = records.read_blocks(data.path, data.record_bytes)
     for _ in range(2):
-        batch = loop.preprocess(next(blocks))
-        wanted = loop.eager(data.model, batch)
+        batch = records.preprocess(next(blocks))
+        wanted = model.eager(data.model, batch)
         for name, value in compiled(data.model, batch).items():
             np.testing.assert_allclose(value, wanted[name], rtol=1e-3, atol=1e-6)
 
