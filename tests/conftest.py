@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Without bytecode each of thousands of processes compiles what it imports, which takes three times as long.
@@ -20,12 +21,27 @@ settings.load_profile("unhurried")
 SERVING = {"elastic", "service"}  # folders of tests that serve Flight in their own process
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Runs the scenarios first, then what forks nodes, then what uses Polars here, and last what serves Flight here.
+    """Gives tests that share what one of their module makes to one worker process, or each worker would make it.
+
+    Runs the scenarios first, then what forks nodes, then what uses Polars here, and last what serves Flight here.
 
     A node is a fork, and a fork of a process in which Polars or gRPC has worked cannot use it.
     """
     items.sort(key=_place_in_order)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and any(map(_is_shared, _fixtures(item))):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _fixtures(item):
+    return (found[-1] for found in item._fixtureinfo.name2fixturedefs.values() if found)
+
+
+def _is_shared(fixture):
+    """Whether it is made once for several tests, by a test module."""
+    return fixture.scope != "function" and ".py" in fixture.baseid
 
 
 def _place_in_order(item):

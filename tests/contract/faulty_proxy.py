@@ -66,7 +66,7 @@ class FaultyProxy:
             return self.decide(method, path)
 
     def forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        connection = http.client.HTTPConnection(self._upstream, timeout=60)
+        connection = http.client.HTTPConnection(self._upstream, timeout=300)
         try:
             connection.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
             for name, value in handler.headers.items():

@@ -512,7 +512,7 @@ def prints(tmp_path_factory):
         )
         for seed in ("1", "2")
     ]
-    outputs = [job.communicate(timeout=60)[0] for job in jobs]
+    outputs = [job.communicate(timeout=300)[0] for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0]
     return [json.loads(output) for output in outputs]
 

@@ -386,7 +386,7 @@ def test_the_heart_beats_and_stops(store, clock):
     moved = threading.Event()
     amend = store.amend
     store.amend = lambda claim: (amend(claim), moved.set() if claim.facts["beat"] > before + 2 else None)
-    assert moved.wait(120)
+    assert moved.wait(300)
     lease.release()
 
     assert current(store, "taxi").released
@@ -401,7 +401,7 @@ def test_the_heart_notices_a_lost_lease(store, clock):
     take(store, clock)
     lease.start_heartbeat(1, lost.set)
 
-    assert lost.wait(120)
+    assert lost.wait(300)
     assert lease.lost
     lease.release()
 
@@ -422,8 +422,8 @@ def test_the_heart_outlives_a_store_that_is_away(store, clock, monkeypatch):
 
     monkeypatch.setattr(store, "amend", away)
 
-    assert failed.wait(120)
-    assert back.wait(120)
+    assert failed.wait(300)
+    assert back.wait(300)
     lease.release()
 
 

@@ -178,7 +178,7 @@ def leave(tmp_path):
             f"assert process.take_mark({mark})\n" + dedent(code)
         )
         starter = subprocess.Popen([sys.executable, "-W", "ignore", "-c", script], start_new_session=True)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not note.exists():
             assert time.monotonic() < deadline, "it never came up"
             time.sleep(0.01)
@@ -408,7 +408,7 @@ def test_a_child_dies_with_its_parent():
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     child = int(said.stdout)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while (left := Path(f"/proc/{child}/cmdline")).exists() and left.read_bytes() and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -243,7 +243,7 @@ def pipeline(tmp_path, monkeypatch):
 def received(shipment):
     """What a fresh process, elsewhere, computes with a function that was shipped to it."""
     command = [sys.executable, "-P", "-c", RECEIVER]
-    found = subprocess.run(command, input=pickle.dumps(shipment), capture_output=True, check=True, cwd="/", timeout=60)
+    found = subprocess.run(command, input=pickle.dumps(shipment), capture_output=True, check=True, cwd="/", timeout=300)
     return found.stdout.decode().split()
 
 

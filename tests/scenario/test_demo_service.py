@@ -11,7 +11,7 @@ import pytest
 from tests.scenario.processes import Marked
 
 DAYS = 2
-SOON_S = 180.0
+SOON_S = 300.0
 MORNING = re.compile(r"^(2013-01-\d\d) .* (\d+) +(0\.\d{3}) +(-|0\.\d{3}) +(yes|no)", re.MULTILINE)
 
 

@@ -15,7 +15,7 @@ def test_a_killed_trainer_goes_on_with_the_tasks_that_are_left(tmp_path):
     (tmp_path / "kill").touch()
     run = Marked("tests.scenario.elastic", tmp_path)
     try:
-        told, _ = run.process.communicate(timeout=240)
+        told, _ = run.process.communicate(timeout=300)
     finally:
         run.end()
 

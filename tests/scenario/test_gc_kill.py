@@ -76,7 +76,7 @@ def collected(yard, *, last=0):
     child = get_context("fork").Process(target=collection, args=(yard.root, yard.now, last, there))
     child.start()
     there.close()
-    child.join(timeout=60)
+    child.join(timeout=300)
     assert child.exitcode in (0, -signal.SIGKILL)
     count = here.recv() if child.exitcode == 0 else None
     here.close()
@@ -177,7 +177,7 @@ def test_runs_go_through_while_all_that_can_go_is_collected(tmp_path):
     ready, stop = get_context("fork").Event(), get_context("fork").Event()
     child = get_context("fork").Process(target=collecting, args=(tmp_path, ready, stop))
     child.start()
-    assert ready.wait(30)
+    assert ready.wait(300)
     store = open_store(str(tmp_path / "metadata.db"))
     trial = Trial(tmp_path, store)
     try:

@@ -69,7 +69,7 @@ def killed_run(proxy, at, *, before):
         stderr=subprocess.DEVNULL,
     )
     try:
-        code = run.wait(120)
+        code = run.wait(300)
     finally:
         run.kill()
         run.wait()

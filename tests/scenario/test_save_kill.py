@@ -19,7 +19,7 @@ from tests.scenario.served import Servers, slow
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "2"))  # the full form: 100
 ELEMENTS = 1_000
 SHARDS = 32
-SOON_S = 120.0
+SOON_S = 300.0
 
 
 @pytest.mark.slow

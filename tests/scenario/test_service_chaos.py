@@ -23,7 +23,7 @@ from tests.scenario.served import FORKS, Consumer, Servers, learn, numbers
 
 ROUNDS = int(os.environ.get("SPANWISE_TEST_CHAOS", "1"))  # the full form: 200
 ELEMENTS = 1_000
-SOON_S = 180.0
+SOON_S = 300.0
 LEASES = ("at_least_once", "exactly_once")
 CLIENT_TIMEOUT_S = 4 if ROUNDS == 1 else 6  # under leases, where somebody waits for what a killed consumer held
 

@@ -51,7 +51,7 @@ class Receiver:
             def do_POST(self) -> None:
                 owner.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 owner.arrived.set()
-                owner.answer.wait(60)
+                owner.answer.wait(300)
                 self.send_response(owner.status)
                 self.end_headers()
 
@@ -274,7 +274,7 @@ def test_a_deliverer_that_is_killed_loses_nothing(tmp_path: Path, receiver: Rece
     receiver.answer.clear()
     outbox.put(tmp_path, FAILURE)
     child = delivering(tmp_path, receiver.url())
-    assert receiver.arrived.wait(60)
+    assert receiver.arrived.wait(300)
     child.kill()
     child.communicate()
     receiver.answer.set()

@@ -102,7 +102,7 @@ def test_the_loop_says_what_it_decides(file, project):
         while "tick-ended" not in [event["event"] for event in events]:
             events.append(json.loads(loop.stderr.readline()))
         loop.terminate()
-        _, rest = loop.communicate(timeout=60)
+        _, rest = loop.communicate(timeout=300)
     finally:
         loop.kill()
 
@@ -143,7 +143,7 @@ def test_a_reload_keeps_the_channels_there_were_when_the_new_ones_cannot_be_used
         loop.send_signal(signal.SIGHUP)
         taken = until("alert-settings-loaded")
         loop.terminate()
-        loop.communicate(timeout=60)
+        loop.communicate(timeout=300)
     finally:
         loop.kill()
 

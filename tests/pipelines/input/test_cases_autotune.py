@@ -265,7 +265,7 @@ def test_ED_04_the_next_task_is_asked_for_before_the_last_element_of_one_is_cons
     elements = from_generator(tasks).prefetch(2).options(optimize=False)
     ahead = []
     for task, element in elements:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while element == 2 and task < 9 and task + 1 not in asked and time.monotonic() < deadline:
             time.sleep(0.001)  # the thread may need a moment; it does not need us to take an element
         if element == 2:

@@ -42,7 +42,7 @@ def test_IT_01_background_threads_start_with_the_first_next():
     elements = iter(inputs.range(1000).map(slow, num_parallel=4).prefetch(8))
     before = len(calls)
     next(elements)
-    enough.wait(120)
+    enough.wait(300)
     elements.close()
 
     assert before == 0

@@ -149,7 +149,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(world: World) -> None:
             break
 
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=300)
 
     assert (child.returncode, err) == (130, "")
     assert "interrupted by SIGINT" in out
@@ -291,7 +291,7 @@ def test_a_run_that_is_stopped_from_another_machine_stops_the_backfill(world: Wo
     with world.store() as store:
         request_stop(store, Run(pipeline="days", number=1), "`spanwise stop` of ann@host")
 
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=300)
 
     assert child.returncode == 1
     assert "Backfill days/1: interrupted by `spanwise stop` of ann@host; 0 of 2 spans done, 2 left." in out
@@ -375,7 +375,7 @@ def test_a_backfill_waits_for_the_run_that_is_going(world: World) -> None:
     code, out, _ = world("backfill", "days.py", "--span", "2024-05-01")
 
     ends.join()
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     assert code == 0
     assert "Waiting: run 1 of 'days' is still going" in out
     first, second = world.runs()
@@ -394,7 +394,7 @@ def test_a_backfill_ends_the_run_that_is_going_when_told_to(world: World) -> Non
 
     code, out, _ = world("backfill", "days.py", "--span", "2024-05-01", "--kill")
 
-    child.communicate(timeout=60)
+    child.communicate(timeout=300)
     assert code == 0
     assert "Run days/1 ended" in out
     assert [state for _, state in world.states()] == [State.CANCELED, State.COMPLETE]
@@ -421,7 +421,7 @@ def test_a_scheduled_run_that_a_backfill_ends_was_killed_for_it(world: World) ->
 
     code, _, err = world("backfill", "days.py", "--span", "2024-05-01", "--kill", "--param", "work_s=0")
 
-    child.wait(60)
+    child.wait(300)
     assert code == 0, err
     with world.store() as store:
         cause = read_overrun(store, "days", tick.name)
@@ -528,7 +528,7 @@ def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
         while "Waiting" not in said:
             said = child.stdout.readline()
         child.send_signal(number)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=300)
         held.release()
         paused = current_pause(store, "days", datetime.now(UTC))
 
@@ -553,7 +553,7 @@ def test_a_backfill_goes_on_when_nobody_reads_what_it_says(world: World) -> None
 
     child.stdout.close()
 
-    child.wait(timeout=60)
+    child.wait(timeout=300)
     assert child.stderr is not None
     assert child.stderr.read() == ""
     child.stderr.close()
@@ -573,7 +573,7 @@ def test_two_backfills_take_turns_and_the_last_resumes_the_schedule(world: World
 
     code, out, _ = world("backfill", "days.py", "--span", "2024-05-01", "--force")
 
-    first.communicate(timeout=60)
+    first.communicate(timeout=300)
     assert (code, first.returncode) == (0, 0)
     lines = out.splitlines()
     assert lines.index("The schedule of days is paused.") > next(n for n, t in enumerate(lines) if "Waiting" in t)
@@ -598,7 +598,7 @@ def test_a_pause_that_somebody_makes_meanwhile_is_left_to_them(world: World) -> 
     with world.store() as store:
         pause_schedule(store, "days", who="ann", why="the lake moves", now=datetime.now(UTC))
 
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=300)
 
     assert child.returncode == 0
     assert "is still paused: ann paused it: the lake moves. Resume it:  spanwise schedule resume days" in out

@@ -183,7 +183,7 @@ def test_two_watchers_start_it_once(world: World) -> None:
     for each in both:
         each.send_signal(signal.SIGTERM)
 
-    assert [each.wait(60) for each in both] == [0, 0]
+    assert [each.wait(300) for each in both] == [0, 0]
     for each in both:
         each.communicate()
     assert outcomes(world) == [("04.v1", TickOutcome.RAN)]

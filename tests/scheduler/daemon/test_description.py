@@ -116,7 +116,7 @@ def test_a_file_that_never_comes_back_is_given_up(file: Path) -> None:
         answer(asking)
 
     pid = int(note.read_text())
-    deadline = time.monotonic() + 120  # it was killed, and takes its moment to die
+    deadline = time.monotonic() + 300  # it was killed, and takes its moment to die
     while lives(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not lives(pid)

@@ -33,7 +33,7 @@ def asking(metrics: SchedulerMetrics, host: str = "127.0.0.1") -> Iterator[str]:
 def get(url: str, **headers: str) -> tuple[int, str, str]:
     """Status, kind and text of a page."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=300) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers["Content-Type"], error.read().decode()
@@ -86,11 +86,11 @@ def test_other_pages_and_verbs_are_refused(metrics: SchedulerMetrics) -> None:
     """What is not there says what is; nothing can be changed."""
     with asking(metrics) as url:
         status, _, text = get(url)
-        line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+        line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=300)
         line.request("POST", "/metrics", body="x")
         refused = line.getresponse().status
         line.close()
-        head = urllib.request.urlopen(urllib.request.Request(f"{url}/metrics", method="HEAD"), timeout=60)
+        head = urllib.request.urlopen(urllib.request.Request(f"{url}/metrics", method="HEAD"), timeout=300)
 
     assert (status, text) == (404, "The pages are /metrics and /healthz\n")
     assert refused == 501

@@ -304,10 +304,10 @@ def test_a_scheduler_serves_what_it_does(scheduler: subprocess.Popen[str]) -> No
     # The end of a tick is counted at once; when the last run succeeded is read at the next look.
     while not found.get("spanwise_last_success_timestamp_seconds{pipeline=flow}"):
         assert time.monotonic() < deadline, found
-        with urllib.request.urlopen(url, timeout=60) as page:
+        with urllib.request.urlopen(url, timeout=300) as page:
             found = read(page.read())
         time.sleep(0.1)
-    with urllib.request.urlopen(url.replace("/metrics", "/healthz"), timeout=60) as page:
+    with urllib.request.urlopen(url.replace("/metrics", "/healthz"), timeout=300) as page:
         healthy = page.status
     scheduler.send_signal(signal.SIGTERM)
     scheduler.communicate(timeout=300)

@@ -72,7 +72,7 @@ class Place:
     def run(self, **changes: object) -> int:
         """The exit code of a child with this job."""
         child = scheduled_run.start(replace(self.job, **changes))
-        return child.wait(timeout=60)
+        return child.wait(timeout=300)
 
     def said(self, attempt: int = 1) -> str:
         return scheduled_run.last_error(scheduled_run.log_path(self.root, "steps", TICK.name, attempt))
@@ -149,9 +149,9 @@ def test_a_run_that_is_in_the_way_is_ended_first(place: Place) -> None:
     claim_tick(place.store, "steps", later, holder=1, now=THREE)
 
     new = scheduled_run.start(replace(place.job, tick=later.name, span=6, end_others=True))
-    assert old.wait(timeout=60) == 1
+    assert old.wait(timeout=300) == 1
     (place.folder / "slow").unlink()
-    assert new.wait(timeout=60) == 0
+    assert new.wait(timeout=300) == 0
 
     ran, ended = place.store.runs("steps")
     assert (ended.state, ran.state) == (State.CANCELED, State.COMPLETE)
@@ -170,7 +170,7 @@ def test_a_run_that_is_not_to_be_ended_is_respected(place: Place) -> None:
 
     assert place.run(attempt=2) == scheduled_run.HELD
     (place.folder / "slow").unlink()
-    assert old.wait(timeout=60) == 0
+    assert old.wait(timeout=300) == 0
 
 
 def test_the_input_is_waited_for(place: Place) -> None:
@@ -181,7 +181,7 @@ def test_the_input_is_waited_for(place: Place) -> None:
         assert child.poll() is None
     (place.folder / "span-5").touch()
 
-    assert child.wait(timeout=60) == 0
+    assert child.wait(timeout=300) == 0
 
 
 def test_input_that_does_not_come_in_time_is_a_failure(place: Place) -> None:

@@ -184,7 +184,7 @@ def test_workers_on_a_cluster_are_placed_restarted_and_ended(cluster):
         second = workers(dispatcher.target)
         after = read(dispatcher.target)
         running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=300)
         eventually(lambda: not any(is_served(address) for address in second.values()), 60.0)
 
     assert Counter(number for number, *_ in before) == Counter(number for number, *_ in after) == one_each()

@@ -21,7 +21,7 @@ from tests.pipelines.input.service.servers import Service, eventually
 
 def read(url):
     """Samples of a page, by name."""
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         assert answer.status == 200
         text = answer.read().decode()
     found = {}
@@ -56,7 +56,7 @@ def test_members_tell_what_they_do():
             next(elements)
         eventually(lambda: read(f"{url}/metrics")["spanwise_service_consumers"])
         dispatcher, worker = read(f"{url}/metrics"), read(f"{of_worker}/metrics")
-        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=300) as answer:
             assert answer.status == 200
 
     ((job, mode, name),) = dispatcher["spanwise_service_consumers"]

@@ -73,7 +73,7 @@ def test_without_order_a_slow_element_holds_nobody_up():
 
     def first_is_last(x):
         if x == 0:
-            given.wait(120)
+            given.wait(300)
         return x
 
     elements = iter(tfdata.range(4).map(first_is_last, num_parallel=2, deterministic=False).options(optimize=False))
@@ -257,7 +257,7 @@ def test_what_was_given_is_the_consumers_alone():
     class Made:
         def __init__(self, number):
             if number == 0:
-                go_on.wait(120)
+                go_on.wait(300)
             alive.add(self)
 
     elements = iter(tfdata.range(3).map(Made, num_parallel=3, deterministic=False).options(optimize=False))

@@ -7,7 +7,7 @@ import numpy as np
 
 from spanwise.pipelines import input as inputs
 
-SOON_S = 120.0
+SOON_S = 300.0
 
 
 class Consumers:

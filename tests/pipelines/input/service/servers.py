@@ -65,7 +65,7 @@ def listed(count, **config):
     return service
 
 
-def eventually(condition, within_s=120.0):
+def eventually(condition, within_s=300.0):
     """Waits until it holds."""
     end = time.monotonic() + within_s
     while not condition():

@@ -28,7 +28,7 @@ from tests.pipelines.input.service.servers import Service, eventually, free_port
 HERE = Path(__file__).parent
 AREAS = ("sharding", "jobs", "splits", "journal", "coordinated", "sharing")
 OFF, DYNAMIC = "off", "dynamic"
-SOON_S = 120.0
+SOON_S = 300.0
 
 
 def test_every_case_is_a_test_or_a_difference():
