@@ -11,6 +11,9 @@ from spanwise.orchestrator.run import Run
 
 log = logging.getLogger("spanwise.run")
 
+NOTE = ".spanwise-store"
+"""The file in a root with the identity of its metadata store; it moves with the root."""
+
 
 def run_dir(root: Path, run: Run) -> Path:
     """The folder of a run."""

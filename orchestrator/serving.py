@@ -2,20 +2,26 @@
 
 The n-th push of a model of a channel is a claim: kind `served`, name `pipeline/node/key#<n>`. It is written in the
 transaction that publishes the push, so what served at any earlier moment can be read back. What happens in a
-destination without a Pusher, such as a version that somebody has moved away, is not known here.
+destination without a Pusher, such as a version that somebody has moved away, or that is newer than restored metadata,
+is not recorded; `version_instead` looks.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, PushedModel
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Claim, Store, find_last
+
+_LOOK_BACK = 20  # runs
 
 SERVED = "served"
 """The kind of the claims."""
@@ -40,6 +46,37 @@ def pushes(store: Store, channel: str, *, as_of: datetime | None = None) -> Iter
         push = record_of(Push, claim)
         if as_of is None or (push.created is not None and push.created <= as_of):
             yield push
+
+
+def last_pushes(store: Store, pipeline: str) -> list[Push]:
+    """The last push of each Pusher of a pipeline, as far as its newest runs have one."""
+    found: dict[tuple[str, str], Push | None] = {}
+    for run in itertools.islice(store.runs(pipeline), _LOOK_BACK):
+        for artifact in itertools.chain(*(a for e in store.executions(run) for a in e.outputs.values())):
+            model = artifact.properties.get("model")
+            if artifact.kind == PushedModel.kind and artifact.properties.get("pushed") and isinstance(model, str):
+                key = channel_of(model), artifact.name.split("/")[1]
+                if key not in found:
+                    found[key] = next((push for push in pushes(store, key[0]) if push.node == key[1]), None)
+    return [push for push in found.values() if push is not None]
+
+
+def version_instead(push: Push) -> Path | None:
+    """The version that serves in the place of what was pushed last; None where that serves, or cannot be seen.
+
+    A folder is looked into, not object storage.
+    """
+    pushed = Path(push.destination)
+    if not push.destination or not pushed.name.isdigit() or not pushed.parent.is_dir():
+        return None
+    highest = highest_version(pushed.parent)
+    return None if highest is None or highest.name == pushed.name else highest
+
+
+def highest_version(destination: Path) -> Path | None:
+    """The version that servers load from a folder; None where there is none."""
+    versions = [path for path in destination.iterdir() if re.fullmatch("[0-9]+", path.name) and path.is_dir()]
+    return max(versions, key=lambda path: int(path.name), default=None)
 
 
 def claim_pushes(store: Store, execution: Execution, outputs: Iterable[Artifact]) -> list[Claim]:

@@ -45,6 +45,9 @@ class SpanExcluder(Protocol):
     calendar: Calendar
     exclude: Container[int]
 
+    def explain_excluded(self, history: History, at: int | None = None) -> Sequence[WantedSpan]:
+        """Every span that it leaves out, oldest first."""
+
 
 @runtime_checkable
 class WindowChecker(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
+from spanwise.orchestrator.serving import version_instead
 
 
 class Champion(Resolver):
@@ -42,6 +43,10 @@ class Champion(Resolver):
         if serving is None:
             return "the newest blessed model; none was pushed"
         model, push = serving
+        if model.id == chosen[0].id and (instead := version_instead(push)) is not None:
+            return (
+                f"pushed last by {push.run}; but {instead} serves, which is newer and was not pushed by a recorded run"
+            )
         if model.id == chosen[0].id:
             return f"which serves, pushed by {push.run}"
         if model.id in {mine.id for mine in history.mine}:

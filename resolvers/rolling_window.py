@@ -102,7 +102,7 @@ class RollingWindow(Resolver):
         Raises:
             WindowIncomplete: no span has been published.
         """
-        end = at if at is not None else self.at if self.at is not None else next(history.published_spans(), None)
+        end = self._end(history, at)
         if end is None:
             raise WindowIncomplete(
                 f"{self.name} has nothing to choose from: no span of {self.source!r} was published"
@@ -112,7 +112,7 @@ class RollingWindow(Resolver):
                     else " yet; run its pipeline first."
                 )
             )
-        wanted = spans.window((end,), self.size, end=end, since=self.since, step=self.step).wanted
+        wanted = self._wanted(end)
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
         found = tuple(describe_span(history, self.calendar, span) for span in wanted if span not in exclusion)
         if not found:
@@ -121,6 +121,19 @@ class RollingWindow(Resolver):
                 f"{self.calendar.label(end)} are excluded ({', '.join(exclusion.labels())})."
             )
         return found
+
+    def explain_excluded(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
+        """The spans that it would want, oldest first, if they were not left out by name."""
+        end = self._end(history, at)
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        left_out = [] if end is None else [span for span in self._wanted(end) if span in exclusion]
+        return tuple(describe_span(history, self.calendar, span) for span in left_out)
+
+    def _end(self, history: History, at: int | None) -> int | None:
+        return at if at is not None else self.at if self.at is not None else next(history.published_spans(), None)
+
+    def _wanted(self, end: int) -> Sequence[int]:
+        return spans.window((end,), self.size, end=end, since=self.since, step=self.step).wanted
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
         source = quote_pipeline(history.run)
@@ -216,9 +229,8 @@ class LatestSpans(Resolver):
 
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
         """The spans that it reads, oldest first, with what each supersedes; `at` is the last one considered."""
-        below = None if at is None else at + 1
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
-        there = list(itertools.islice(history.spans(below=below), self.n))
+        there = self._highest(history, at)
         found = [span for span in there if span not in exclusion]
         if there and not found:
             raise WindowIncomplete(
@@ -226,6 +238,15 @@ class LatestSpans(Resolver):
                 f"({', '.join(exclusion.labels())})."
             )
         return tuple(describe_span(history, self.calendar, span) for span in reversed(found))
+
+    def explain_excluded(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
+        """The spans that it would read, oldest first, if they were not left out by name."""
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        left_out = [span for span in reversed(self._highest(history, at)) if span in exclusion]
+        return tuple(describe_span(history, self.calendar, span) for span in left_out)
+
+    def _highest(self, history: History, at: int | None) -> list[int]:
+        return list(itertools.islice(history.spans(below=None if at is None else at + 1), self.n))
 
 
 def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan:

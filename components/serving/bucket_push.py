@@ -114,7 +114,7 @@ def _push(
             number = there.claim((v.version for v in present), mine)
             there.fill(number, model)
         new = PushedVersion(version=number, place=there.top / str(number), record=mine)
-        surplus = {old.version for old in surplus_versions([*present, new], keep, mine.home)}
+        surplus = {old.version for old in surplus_versions([*present, new], keep, mine)}
         versions = {v: record for v, record in {**pointer.versions, number: mine}.items() if v not in surplus}
         fences = {**pointer.fences, mine.home: attempt.run.token}
         try:

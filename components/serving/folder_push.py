@@ -79,7 +79,7 @@ def push_to_folder(
                 draft.rename(target)  # the commit
                 durable.sync_folder(top)
                 new = PushedVersion(version=version, place=target, record=mine)
-                _remove(top, surplus_versions([*present, new], keep_versions, mine.home))
+                _remove(top, surplus_versions([*present, new], keep_versions, mine))
                 return new, None
     except (OSError, _CopyFailed) as error:
         cause = error.__cause__ if isinstance(error, _CopyFailed) else error

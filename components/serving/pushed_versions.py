@@ -22,6 +22,13 @@ class PushRecord:
     node: str
     home: str  #: the folder of the pipeline's artifacts; distinguishes installations with pipelines of the same name
     at: str  #: ISO 8601, UTC
+    root: str = ""  #: the identity of the root; it stays the same when the root is moved
+
+    def is_of(self, other: PushRecord) -> bool:
+        """Whether the pipeline of this record is that of the other, also where its root was moved in between."""
+        return self.home == other.home or bool(
+            self.root and self.root == other.root and _pipeline(self) == _pipeline(other)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +50,23 @@ def find_existing(versions: Iterable[PushedVersion], mine: PushRecord) -> Pushed
     newest_first = sorted(versions, key=lambda v: v.version, reverse=True)
     for place, pushed in enumerate(newest_first):
         theirs = pushed.record
-        if theirs is None or (theirs.model, theirs.content, theirs.home) != (mine.model, mine.content, mine.home):
+        if theirs is None or (theirs.model, theirs.content) != (mine.model, mine.content) or not theirs.is_of(mine):
             continue
         if not place or (theirs.run, theirs.node) == (mine.run, mine.node):
             return pushed
     return None
 
 
-def surplus_versions(versions: Iterable[PushedVersion], keep: int | None, home: str) -> list[PushedVersion]:
+def surplus_versions(versions: Iterable[PushedVersion], keep: int | None, mine: PushRecord) -> list[PushedVersion]:
     """The versions beyond the newest `keep` of those that this pipeline pushed; others are not ours to remove. Pure."""
     if keep is None:
         return []
-    mine = [v for v in versions if v.record is not None and v.record.home == home]
-    return sorted(mine, key=lambda v: v.version, reverse=True)[max(keep, 1) :]
+    ours = [v for v in versions if v.record is not None and v.record.is_of(mine)]
+    return sorted(ours, key=lambda v: v.version, reverse=True)[max(keep, 1) :]
+
+
+def _pipeline(record: PushRecord) -> str:
+    return record.run.rpartition("/")[0]
 
 
 def reason_to_skip(existing: PushedVersion, mine: PushRecord) -> str:

@@ -17,6 +17,7 @@ from spanwise.orchestrator.artifact import Blessing, InfraBlessing, Model, Pushe
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.run import Trigger
+from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.signature import Attempt, Input, Output
 from spanwise.orchestrator.storage import is_object_url, parse_url, refuse_url
 
@@ -122,8 +123,17 @@ def push(
         node=attempt.node,
         home=home,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
+        root=_identity(Path(home).parent),
     )
     if is_object_url(str(destination)):
         return push_to_bucket(model, parse_url(str(destination)), attempt, mine, keep_versions=keep_versions)
     top = Path(destination).expanduser().absolute()
     return push_to_folder(model, top, attempt, mine, keep_versions=keep_versions)
+
+
+def _identity(root: Path) -> str:
+    """The identity of a root; empty where it has none, such as in a trial."""
+    try:
+        return (root / NOTE).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -330,6 +330,7 @@ class PipelineScheduler:
             wall=wanted.wall.isoformat(),
             attempt=tick.record.attempts + 1,
             root=self._services.place,
+            taken=tick.record.taken.isoformat(),
             config=None if self._services.config is None else str(self._services.config),
             part=wanted.part,
             division=tuple((each.name, each.at) for each in timetable.division),

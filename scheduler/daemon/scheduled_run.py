@@ -25,6 +25,7 @@ from spanwise.orchestrator.base_run import find_base_run, usable_executions
 from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Trigger, format_source
+from spanwise.orchestrator.run_dir import set_aside
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
@@ -54,6 +55,7 @@ BETWEEN_S = 60.0
 
 _POLL_S = 0.2
 _ERROR_PREFIX = "spanwise: "
+_HEADER = "Tick taken at "  # the first line of a log, which tells histories apart
 _LONGEST_ERROR = 4000
 
 
@@ -67,6 +69,7 @@ class ScheduledJob:
     span: int | None
     attempt: int
     root: str
+    taken: str = ""  #: when the tick was taken
     wall: str = ""  #: the time that the tick names
     part: str = WHOLE  #: which nodes run
     division: Sequence[tuple[str, Sequence[str]]] = ()  #: where the parts of its schedule begin, in order
@@ -94,8 +97,22 @@ def start(job: ScheduledJob) -> subprocess.Popen[bytes]:
     """
     log = log_path(settings.root_folder(job.root), job.pipeline, job.tick, job.attempt)
     log.parent.mkdir(parents=True, exist_ok=True)
+    header = f"{_HEADER}{job.taken}\n".encode()
+    if job.taken and _first_line(log) not in (b"", header):
+        set_aside(log)  # of the same tick in a history before the metadata were restored
     with log.open("ab") as file:
+        if job.taken and not file.tell():
+            file.write(header)
+            file.flush()
         return child_process.start("spanwise.scheduler.daemon.scheduled_run", asdict(job), stdout=file, stderr=file)
+
+
+def _first_line(log: Path) -> bytes:
+    try:
+        with log.open("rb") as file:
+            return file.readline()
+    except FileNotFoundError:
+        return b""
 
 
 def last_error(log: Path) -> str:
@@ -106,6 +123,7 @@ def last_error(log: Path) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
+    text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_HEADER))
     _, found, message = text.rpartition(f"\n{_ERROR_PREFIX}")
     return message.strip() if found else text.strip()[-_LONGEST_ERROR:]
 

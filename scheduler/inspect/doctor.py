@@ -18,6 +18,7 @@ from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.errors import NotRecorded, SpanwiseError
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.run_dir import run_dir
+from spanwise.orchestrator.serving import last_pushes, version_instead
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert as alerting
 from spanwise.scheduler.alerts import channel, outbox
@@ -171,6 +172,7 @@ def _metadata(
             yield _lease(store, pipeline)
             yield from _open_runs(store, pipeline)
             yield from _scratch(store, settings.root, pipeline)
+            yield from _serving(store, pipeline)
             yield from _artifacts(store, pipeline, deep=deep, elsewhere=elsewhere, progress=progress)
         yield _leftovers(store, settings.root)
     except SpanwiseError as error:
@@ -208,6 +210,16 @@ def _identity(store: Store, settings: Settings) -> HealthCheck:
     except SpanwiseError as error:
         return HealthCheck("root and metadata", "fail", "do not belong together", str(error))
     return HealthCheck("root and metadata", "ok", "belong together")
+
+
+def _serving(store: Store, pipeline: str) -> Iterator[HealthCheck]:
+    """Whether what was pushed last serves: restored metadata do not know what was pushed after the backup."""
+    for push in last_pushes(store, pipeline):
+        instead = version_instead(push)
+        if instead is not None:
+            found = f"{instead} serves, which is newer than the last recorded push, {push.model} by {push.run}"
+            fix = f"spanwise push {push.model} --because TEXT  (or run the pipeline, which pushes a newer model)"
+            yield HealthCheck(f"what serves of {pipeline}", "warn", found, fix)
 
 
 def _server(server: DatabaseServer) -> HealthCheck:

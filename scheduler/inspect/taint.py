@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import format_source
+from spanwise.orchestrator.serving import highest_version
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
     Document,
@@ -278,7 +278,7 @@ class _ServedModels:
         destination = _destination(push)
         if push.properties.get("pushed_version") and Path(destination).is_dir():
             if destination not in self._seen:
-                self._seen[destination] = _highest(Path(destination))
+                self._seen[destination] = highest_version(Path(destination))
             served = self._seen[destination]
             mine = str(push.properties.get("pushed_destination"))
             return served is not None and (str(served) == mine or _content(served) == model.content)
@@ -308,12 +308,6 @@ def _destination(push: Artifact) -> str:
     """The folder of versions that was pushed to."""
     where, version = str(push.properties.get("pushed_destination") or ""), push.properties.get("pushed_version")
     return where.removesuffix(f"/{version}") if version else where
-
-
-def _highest(destination: Path) -> Path | None:
-    """The version that servers load; None where there is none."""
-    versions = [path for path in destination.iterdir() if re.fullmatch("[0-9]+", path.name) and path.is_dir()]
-    return max(versions, key=lambda path: int(path.name), default=None)
 
 
 def _content(version: Path) -> str | None:

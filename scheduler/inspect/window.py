@@ -13,7 +13,7 @@ from spanwise.orchestrator.driver import check_given, history_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
+from spanwise.orchestrator.span_resolver import SpanExcluder, SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import find_standing
 from spanwise.scheduler.formatting import Document, format_table, format_time
@@ -29,6 +29,7 @@ class ResolverWindow:
     source: str  #: the channel it chooses from
     parameters: str  #: as set in the pipeline file
     spans: tuple[WantedSpan, ...] = ()
+    excluded: tuple[WantedSpan, ...] = ()  #: those that it leaves out by name
     refusal: str = ""  #: why a run would fail there; empty when it would not
     personal: Mapping[str, str] = field(default_factory=dict)  #: by the name of an artifact, the verdict of a person
 
@@ -80,6 +81,7 @@ def _window(node: Resolver, explains: SpanResolver, history: History, at: int | 
         source=repr(node.source),
         parameters=given,
         spans=spans,
+        excluded=tuple(node.explain_excluded(history, at)) if isinstance(node, SpanExcluder) else (),
         refusal=refusal,
         personal=_find_personal(history, chosen),
     )
@@ -97,12 +99,12 @@ def format_window(window: ResolverWindow) -> str:
     rows = [
         (
             wanted.label,
-            _state(wanted),
+            "excluded" if wanted in window.excluded else _state(wanted),
             "-" if (newest := _newest(wanted)) is None else _version_text(newest),
             "-" if newest is None else format_time(newest.created),
-            _why(wanted, window.personal),
+            "left out by name" if wanted in window.excluded else _why(wanted, window.personal),
         )
-        for wanted in window.spans
+        for wanted in sorted((*window.spans, *window.excluded), key=lambda wanted: wanted.span)
     ]
     if rows:
         lines += [
@@ -123,6 +125,7 @@ def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
         "node": window.node,
         "source": window.source,
         "refusal": window.refusal or None,
+        "excluded": [wanted.label for wanted in window.excluded],
         "spans": [
             {
                 "span": wanted.span,

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spanwise.orchestrator.errors import SettingsError, StoreError, StoreUnavailable
+from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore, Store
 from spanwise.scheduler.project.settings import Settings
 
-NOTE = ".spanwise-store"
 _COPIES = 5  # tries to copy a database that others write to
 _IDENTITY = ("store", "identity")
 

@@ -6,7 +6,7 @@ It knows no store, no cache and no file format. What spanwise does is compared w
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 SIZE = 3  #: spans of the window
@@ -44,7 +44,8 @@ class SystemModel:
     blessed: dict[Learned, bool] = field(default_factory=dict)
     ruled: dict[Learned, bool] = field(default_factory=dict)  #: the verdict of a person
     trained: list[Learned] = field(default_factory=list)  #: by ordinary runs, in order of their first publication
-    pushed: list[Learned] = field(default_factory=list)  #: in order; the last one serves
+    pushed: list[Learned] = field(default_factory=list)  #: in the order in which it was recorded
+    serves: Learned | None = None  #: in the folder; not what was pushed last where a push died before it was recorded
 
     def copy(self) -> SystemModel:
         return copy.deepcopy(self)
@@ -61,14 +62,18 @@ class SystemModel:
             raise Fails("Ingest")
         version = max(self.lake[span])
         edition = Edition(span, version, self.lake[span][version])
-        if edition in self.given:
-            self.given.remove(edition)
-        self.given.append(edition)
+        self.give(edition)
         if edition not in self.overruled:
             self.accepted[edition] = edition.value >= 0
         if not self.holds(edition):
             raise Fails("Check")
         return edition
+
+    def give(self, edition: Edition) -> None:
+        """It is the one that a run's source gave last."""
+        if edition in self.given:
+            self.given.remove(edition)
+        self.given.append(edition)
 
     def holds(self, edition: Edition) -> bool:
         return self.overruled.get(edition, self.accepted.get(edition, False))
@@ -107,10 +112,14 @@ class SystemModel:
             if breaks:
                 raise Fails("Learn")
             self.trained.append(learned)
-        champion = self.champion(learned)
-        self.blessed[learned] = champion is None or code >= champion.code
-        self._serve(learned)
+        self.bless(learned)
+        self.serve(learned)
         return learned
+
+    def bless(self, learned: Learned) -> None:
+        """The Evaluator compares a model with the champion."""
+        champion = self.champion(learned)
+        self.blessed[learned] = champion is None or learned.code >= champion.code
 
     def rule(self, learned: Learned, *, given: bool) -> None:
         """A person blesses a model, or takes its blessing back: no Evaluator overrules that."""
@@ -120,11 +129,14 @@ class SystemModel:
         """A person pushes a model; nothing begins if it is not blessed."""
         if not self.is_blessed(learned):
             raise Fails("")
-        self._serve(learned)
+        self.serve(learned)
 
-    def _serve(self, learned: Learned) -> None:
-        if self.is_blessed(learned) and self.serves != learned:
-            self.pushed.append(learned)
+    def serve(self, learned: Learned, *, recorded: bool = True) -> None:
+        """A Pusher puts a blessed model into the folder, and records it unless it dies in between."""
+        if self.is_blessed(learned):
+            self.serves = learned
+            if recorded and learned != self.last_pushed:
+                self.pushed.append(learned)
 
     def any_model(self, chance: float) -> tuple[str, Learned]:
         """One of the models, with its name; chosen by a number below 1."""
@@ -133,7 +145,7 @@ class SystemModel:
 
     def spare_model(self) -> tuple[str, Learned]:
         """The newest model that is blessed and does not serve; if none is, the first of all."""
-        spare = [n for n, m in enumerate(self.trained) if self.is_blessed(m) and m != self.serves]
+        spare = [n for n, m in enumerate(self.trained) if self.is_blessed(m) and m != self.last_pushed]
         place = max(spare, default=0)
         return f"system/Learn/model/{place + 1}", self.trained[place]
 
@@ -150,8 +162,29 @@ class SystemModel:
         return next((m for m in (*served, *blessed) if m != candidate), None)
 
     @property
-    def serves(self) -> Learned | None:
+    def last_pushed(self) -> Learned | None:
         return self.pushed[-1] if self.pushed else None
+
+    def follow(self, learned: Learned | None, done: Collection[str], judged: Edition | None) -> None:
+        """What the nodes of a run that died had recorded, each of them as far as it came."""
+        if judged is not None:
+            self.give(judged)
+            if "Check" in done and judged not in self.overruled:
+                self.accepted[judged] = judged.value >= 0
+        if learned is None:
+            return
+        if learned not in self.trained:
+            self.trained.append(learned)
+        if "Judge" in done:
+            self.bless(learned)
+        if "Pusher" in done:
+            self.serve(learned)
+
+    def restore(self, then: SystemModel) -> None:
+        """Everything that is recorded is as it was then; the lake and what serves are not of it."""
+        lake, serves = self.lake, self.serves
+        vars(self).update(vars(then.copy()))
+        self.lake, self.serves = lake, serves
 
     def run(self, span: int, code: int, *, exclude: frozenset[int] = frozenset(), breaks: bool = False) -> Learned:
         self.ingest(span)

@@ -38,6 +38,24 @@ def test_what_was_restored_is_whole_and_goes_on(tmp_path, project):
     assert "rides/3" in call(project, "runs", "rides")
 
 
+def test_what_serves_after_a_restore_is_said_until_a_recorded_push_replaces_it(tmp_path, project):
+    """A model that was pushed after the backup serves, and the restored metadata do not know it."""
+    call(project, "run", "rides.py", "--span", "3")
+    call(project, "backup", str(tmp_path / "backup"))
+    call(project, "run", "rides.py", "--span", "4")
+    forgotten = max((project / "serving").glob("[0-9]*"), key=lambda version: int(version.name))
+    shutil.rmtree(project / ".spanwise")
+    call(project, "restore", str(tmp_path / "backup"))
+
+    said = call(project, "doctor")
+
+    assert f"warn  what serves of rides: {forgotten} serves, which is newer than the last recorded push" in said
+    assert "-> spanwise push rides/Trainer/model/3 --because TEXT" in said
+    (project / "serving" / ".spanwise" / "fences.json").unlink()
+    call(project, "push", "rides/Trainer/model/3", "--because", "the backup")
+    assert "what serves" not in call(project, "doctor")
+
+
 def test_the_command_for_a_damaged_file_is_that_of_the_project(tmp_path, project):
     """A backup of a root with a damaged file prints a command that works where the backup was made; so does `doctor`."""
     damage = next((project / ".spanwise/rides/ExampleGen/examples").glob("*/*/*.parquet"))

@@ -53,6 +53,21 @@ def test_a_copied_root_and_the_original_do_not_read_each_other(tmp_path, origina
     assert json.loads((newest / "model.json").read_text())["spans"] == [2, 3, 4]
 
 
+def test_the_pusher_of_a_moved_root_finds_what_it_pushed(tmp_path, original):
+    """What serves is not pushed once more, and older versions are removed as if the root had not been moved."""
+    moved = original.rename(tmp_path / "moved")
+    before = {version.name for version in (moved / "serving").glob("[0-9]*")}
+
+    said = call(moved, "run", "rides.py", "--span", "3")
+
+    assert "not pushed again" in said
+    assert {version.name for version in (moved / "serving").glob("[0-9]*")} == before
+    call(moved, "run", "rides.py", "--span", "4", "--param", "keep=1")
+    (left,) = (moved / "serving").glob("[0-9]*")
+    assert json.loads((left / "model.json").read_text())["spans"] == [2, 3, 4]
+    assert "what serves" not in call(moved, "doctor")
+
+
 def test_gc_of_a_copy_knows_its_folders_and_leaves_the_original_alone(tmp_path, original):
     """The copy's folders are artifacts that gc may collect, none is foreign, and the original keeps all of its own."""
     copy = tmp_path / "copy"

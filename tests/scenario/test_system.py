@@ -21,9 +21,10 @@ from typing import ClassVar
 import pytest
 
 from spanwise.orchestrator.run import Execution, State
-from spanwise.orchestrator.store import Address, Store
+from spanwise.orchestrator.store import Address, MemoryStore, Store
 from spanwise.scheduler.main import main
 from spanwise.scheduler.project import root, settings
+from tests.scenario.deaths import InlineDeaths, RealDeaths
 from tests.scenario.inline import run_inline
 from tests.scenario.system_model import SIZE, Edition, Fails, Learned, SystemModel
 
@@ -101,6 +102,15 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "system.py").write_text(PIPELINE)
+
+        self.deaths: InlineDeaths | RealDeaths = RealDeaths(folder, self.spanwise)
+        self.saved: SystemModel | None = None  #: what was true when the backup was made
+
+    def kill_during(self, words: list[str], moment: float) -> None:
+        if isinstance(self.deaths, RealDeaths):
+            self.deaths.kill_during(words, moment)
+        else:
+            self.deaths.kill_during(lambda: self.spanwise(*words), moment)
 
     def spanwise(self, *words: str) -> int:
         for name in [
@@ -182,7 +192,7 @@ class Story:
     WEIGHTS: ClassVar = {
         "pass_day": 8, "skip_day": 1, "correct": 3, "rewrite": 2, "restore": 2, "vanish": 2, "run_again": 3, "change_code": 2,
         "ingest": 2, "backfill": 1, "retrain": 2, "mend": 4, "replay": 1, "accept": 3, "refuse": 1,
-        "interrupt": 2, "exclude": 1, "bless": 1, "unbless": 2, "push": 2, "backfill_range": 2, "judge_range": 1,
+        "interrupt": 2, "kill": 4, "back_up": 1, "restore_backup": 2, "exclude": 1, "bless": 1, "unbless": 2, "push": 2, "backfill_range": 2, "judge_range": 1,
     }  # fmt: skip
 
     def __init__(self, bench: Bench, chance: random.Random) -> None:
@@ -323,6 +333,26 @@ class Story:
         yield blessing(self.bench, "unbless", NEWEST)
         yield push(self.bench, self.chance.choice([None, self.chance.random()]))
         yield run(self.bench, max(self.day, FIRST), self.code)
+
+    def _kill(self) -> Iterator[Step]:
+        """A run dies somewhere; then something else is done, or the same once more."""
+        span, moment = max(self.day, FIRST), self.chance.random()
+        words = ["run", "system.py", "--param", f"code={self.code}"]
+        kind = self.chance.choice(["run", "run", "correct", "ingest", "train"])
+        if kind == "correct" and span in self.versions:
+            self.versions[span] += 1
+            yield from self._arrive(span, self._value())
+        more = {"ingest": ["--to", "Check"], "train": ["--from", "Window"]}.get(kind, [])
+        named = [] if kind == "train" else ["--span", str(span)]
+        yield death(self.bench, [*words, *named, *more], moment)
+        if self.chance.random() < 0.5:
+            yield run(self.bench, span, self.code)
+
+    def _back_up(self) -> Iterator[Step]:
+        yield backup(self.bench)
+
+    def _restore_backup(self) -> Iterator[Step]:
+        yield restoration(self.bench)
 
     def _push(self) -> Iterator[Step]:
         yield push(self.bench, self.chance.random())
@@ -472,6 +502,54 @@ def strictly(bench: Bench, words: list[str], expect: Callable[[SystemModel], Lea
     return Step(f"spanwise {' '.join(words)}", take)
 
 
+def death(bench: Bench, words: list[str], moment: float) -> Step:
+    """A command that dies at a moment. What was recorded by then holds, and nothing else; the next command copes."""
+
+    def take(model: SystemModel) -> None:
+        before = bench.runs()
+        bench.kill_during(words, moment)
+        for number in range(before + 1, bench.runs() + 1):
+            done, failed = bench.ended(number)
+            judged, learned = None, None
+            if "Ingest" in done:
+                (span,) = (a.properties["span"] for a in done["Ingest"].outputs["examples"])
+                version = max(model.lake[span])
+                judged = Edition(span, version, model.lake[span][version])
+                model.give(judged)
+            if "Learn" in done:
+                learned = read(done["Learn"].outputs["model"][0].path)
+                model.follow(None, [*done, *failed], judged)
+                assert learned.window == model.window(), f"run {number} learned {learned}"
+            model.follow(learned, [*done, *failed], judged)
+            if learned is not None and bench.serves() != model.serves:
+                assert bench.serves() == learned, "something else serves than what was being pushed"
+                assert "Judge" in done
+                model.serve(learned, recorded=False)
+
+    return Step(f"spanwise {' '.join(words)}, killed at {moment:.3f}", take)
+
+
+def backup(bench: Bench) -> Step:
+    def take(model: SystemModel) -> None:
+        if bench.runs():
+            bench.deaths.back_up()
+            bench.saved = model.copy()
+
+    return Step("a backup is made", take)
+
+
+def restoration(bench: Bench) -> Step:
+    """Root and metadata are as they were; the lake and what serves have gone on."""
+
+    def take(model: SystemModel) -> None:
+        if bench.saved is not None:
+            bench.deaths.restore()
+            (bench.folder / "serving" / ".spanwise" / "fences.json").unlink(missing_ok=True)  # as the docs say
+            model.restore(bench.saved)
+
+    return Step("the backup is restored", take)
+
+
 def resumption(bench: Bench) -> Step:
     """The newest run that failed is resumed, whatever has happened since."""
 
@@ -530,9 +608,12 @@ def test_any_history_is_what_the_model_says(tmp_path, monkeypatch, capsys, numbe
     """What is learned, judged and served after each step is what a hundred lines say it must be."""
     monkeypatch.chdir(tmp_path)
 
-    run_inline(monkeypatch)
+    store = run_inline(monkeypatch)
+    bench = Bench(tmp_path)
+    assert isinstance(store, MemoryStore)
+    bench.deaths = InlineDeaths(tmp_path, store, monkeypatch)
 
-    drive(Bench(tmp_path), number, capsys)
+    drive(bench, number, capsys)
 
 
 @pytest.mark.slow

@@ -446,7 +446,9 @@ def of_files(folder: Path) -> dict[str, bytes]:
 
 # --- decisions ----------------------------------------------------------------------------------------------------
 
-MINE = PushRecord(model="m", content="c", run="p/2", node="Pusher", home="home", at="2013-01-05T00:00:00+00:00")
+MINE = PushRecord(
+    model="m", content="c", run="p/2", node="Pusher", home="home", at="2013-01-05T00:00:00+00:00", root="moved"
+)
 
 
 def at(version: int, record: PushRecord | None) -> PushedVersion:
@@ -488,7 +490,9 @@ def test_the_next_version_is_above_all_and_no_less_than_the_time(existing, now_s
         ([at(7, replace(MINE, run="p/1")), at(8, replace(MINE, model="other"))], None),
         ([at(7, MINE), at(8, replace(MINE, model="other"))], 7),
         ([at(7, replace(MINE, content="other"))], None),
-        ([at(7, replace(MINE, home="elsewhere"))], None),
+        ([at(7, replace(MINE, home="elsewhere", root=""))], None),
+        ([at(7, replace(MINE, home="elsewhere", root="moved"))], 7),
+        ([at(7, replace(MINE, home="elsewhere", root="another"))], None),
         ([at(7, MINE), at(8, None)], 7),
     ],
 )
@@ -502,7 +506,7 @@ def test_a_push_is_needless_when_this_run_has_made_it_or_the_newest_is_the_model
 @pytest.mark.parametrize(("keep", "gone"), [(None, []), (1, [2, 1]), (2, [1]), (3, []), (9, [])])
 def test_keep_versions_removes_only_what_this_pipeline_pushed(keep, gone):
     """So many of its own stay; those of another pipeline, and those that nobody pushed, are neither counted nor removed."""
-    another = replace(MINE, home="/another/root/p")
+    another = replace(MINE, home="/another/root/p", root="another")
     there = [at(0, another), at(1, MINE), at(2, MINE), at(3, None), at(4, MINE), at(5, another)]
 
-    assert [v.version for v in surplus_versions(there, keep, MINE.home)] == gone
+    assert [v.version for v in surplus_versions(there, keep, MINE)] == gone

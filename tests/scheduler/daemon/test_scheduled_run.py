@@ -101,6 +101,23 @@ def test_an_attempt_is_a_run_of_its_tick(place: Place) -> None:
     assert entry.attempts == 1
 
 
+def test_the_log_of_a_tick_never_holds_two_histories(place: Place) -> None:
+    """After a restore of the metadata the tick is taken again: what the first one printed stays, in a file of its own."""
+    log = scheduled_run.log_path(place.root, "steps", TICK.name, 1)
+    assert place.run(taken="2026-03-01T03:00:00.5+00:00") == 0
+    first = log.read_text()
+    assert place.run(taken="2026-03-01T03:00:00.5+00:00") == scheduled_run.TAKEN  # the same taking
+    assert log.read_text().startswith(first)
+    first = log.read_text()
+
+    place.run(taken="2026-03-01T03:07:00.5+00:00")
+
+    assert log.with_name(f"{log.name}~1").read_text() == first
+    assert "Run steps/1" in first
+    assert "Run steps/1" not in log.read_text()
+    assert "Tick taken" not in place.said()
+
+
 def test_a_tick_that_has_ended_is_not_run(place: Place) -> None:
     """By a process that was slow to start."""
     entry = read_tick(place.store, "steps", TICK.name)

@@ -57,6 +57,23 @@ def test_a_window_says_what_is_read_superseded_and_missing() -> None:
     assert "spanwise run flights.py --span 2013-01-06" in "\n".join(lines)
 
 
+def test_a_window_shows_what_it_leaves_out_by_name() -> None:
+    """In its place among the others, whether the file or an option says so, with what was published for it."""
+    store = lake((DAY, 1), (DAY + 1, 1), (DAY + 2, 1))
+
+    rolling, latest = window.find_windows(
+        loaded(exclude=[DAY]), store, at=None, as_of=None, exclude=(Calendar.DAY.label(DAY + 1),)
+    )
+
+    states = [line.split()[:2] for line in window.format_window(rolling).splitlines()[2:5]]
+    assert [state for _, state in states] == ["excluded", "excluded", "read"]
+    assert states[0][0] < states[1][0] < states[2][0]
+    assert "left out by name" in window.format_window(rolling)
+    assert "1 of 1 spans" in window.format_window(rolling)
+    assert [each.span for each in latest.excluded] == [DAY + 1]
+    assert window.window_document(rolling, Calendar.DAY)["excluded"] == [Calendar.DAY.label(DAY + n) for n in (0, 1)]
+
+
 def test_a_window_can_end_elsewhere() -> None:
     """`--at` moves its end; nothing else."""
     rolling, last = window.find_windows(loaded(), lake((DAY, 1), (DAY + 1, 1)), at=DAY, as_of=None)
