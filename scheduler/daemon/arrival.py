@@ -25,7 +25,7 @@ from spanwise.scheduler.backfill.inventory import (
 from spanwise.scheduler.formatting import format_duration, format_spans
 from spanwise.scheduler.inspect.window_forecast import WindowForecast
 from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
-from spanwise.scheduler.project.span_sources import list_span_sources
+from spanwise.scheduler.project.span_sources import example_rules, list_span_sources
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.part import completed_parts
 from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
@@ -62,9 +62,11 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
     """
     counted = list_span_sources(pipeline)
     if len({each.calendar for each in counted}) > 1:
+        kinds = ", ".join(f"{each.node} counts {each.calendar.value}s" for each in counted)
         raise UsageError(
-            f"{', '.join(each.node for each in counted)} count differently, so no span has arrived in all of them. "
-            f"Start {pipeline.name!r} by a schedule."
+            f"The nodes of {pipeline.name!r} that ingest count differently: {kinds}. So no span can have arrived in "
+            f"all of them, and `watch` cannot tell when to run it. Write a schedule with a rule for each:\n"
+            f'  Schedule({pipeline.name}, cron="0 3 * * *", span={example_rules(counted)})'
         )
     sources = take_inventory(pipeline, store)
     ready = ready_versions(sources)

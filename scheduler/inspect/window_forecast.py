@@ -12,7 +12,7 @@ from functools import cached_property
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Resolver
-from spanwise.orchestrator.driver import history_of
+from spanwise.orchestrator.driver import check_given, history_of
 from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import History, Withheld, version_key, version_of
 from spanwise.orchestrator.pipeline import Pipeline
@@ -78,6 +78,7 @@ class WindowForecast:
                 node.refuse(history, wanted)
             else:
                 node.resolve(history)
+            check_given(node, node, history)
         except ResolutionError as error:
             refusal = str(error)
         return ExpectedWindow(
@@ -130,6 +131,15 @@ class _PlannedHistory(History):
         properties = {"span": span} if version is None else {"span": span, "version": version}
         planned = self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=properties)
         return sorted([*versions_of_span, planned], key=version_key)
+
+    def last_given(self, span: int) -> Artifact | None:
+        """Of a planned span, what its run will give."""
+        versions = self.planned.get(span)
+        if versions is None:
+            return super().last_given(span)
+        found, version = self.published(span), versions.get(self.address.node, next(iter(versions.values())))
+        planned = (a for a in reversed(found) if version is None or version_of(a) == version)
+        return next(planned, None)
 
 
 class _ReplayableSpans(Iterable[int]):

@@ -21,7 +21,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
-from spanwise.scheduler.project.span_sources import CountedSource, leading_calendar, list_span_sources
+from spanwise.scheduler.project.span_sources import example_rules, leading_calendar, list_span_sources
 from spanwise.scheduler.schedule.division import division_of
 from spanwise.scheduler.schedule.part import check_parts
 from spanwise.scheduler.schedule.schedule_key import WHOLE
@@ -168,17 +168,9 @@ def _refuse_one_span_of_several(schedule: Schedule, loaded: Loaded) -> None:
         counted = ", ".join(f"{source.node} {source.calendar.value}s" for source in sources)
         raise ScheduleError(
             f"span= gives each tick one span, and the nodes of {loaded.pipeline.name!r} count differently: {counted}. "
-            f"Give each a rule:  span={_example_rules(sources)}\n"
+            f"Give each a rule:  span={example_rules(sources)}\n"
             "Or leave out span=, so that each takes its newest."
         )
-
-
-def _example_rules(sources: Sequence[CountedSource]) -> str:
-    rules = (
-        f'"{each.node}": ' + ("your_rule" if each.calendar is Calendar.NUMBER else f"{each.calendar.value}s_before(1)")
-        for each in sources
-    )
-    return f"{{{', '.join(rules)}}}"
 
 
 def _check_source_rules(rules: Mapping[str, SpanRule | None], loaded: Loaded) -> None:
@@ -188,7 +180,7 @@ def _check_source_rules(rules: Mapping[str, SpanRule | None], loaded: Loaded) ->
     if list(rules)[:1] != names[:1] or set(rules) != set(names) or None in rules.values():
         raise ScheduleError(
             f"span= names {', '.join(rules)}, and the nodes of {loaded.pipeline.name!r} that ingest are "
-            f"{', '.join(names)}. Give each of them a rule, in this order:  span={_example_rules(sources)}"
+            f"{', '.join(names)}. Give each of them a rule, in this order:  span={example_rules(sources)}"
         )
     for source in sources:
         check_rule(rules[source.node], source.calendar, f"{loaded.pipeline.name}: {source.node}")

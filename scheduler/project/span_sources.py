@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.calendar import Calendar
@@ -35,3 +36,12 @@ def leading_calendar(pipeline: Pipeline) -> Calendar:
     known = [source.calendar for source in list_span_sources(pipeline)]
     known += [c for node in pipeline if isinstance(c := getattr(node, "calendar", None), Calendar)]
     return known[0] if known else Calendar.NUMBER
+
+
+def example_rules(sources: Sequence[CountedSource]) -> str:
+    """A span rule for each node, as it is written in a schedule."""
+    rules = (
+        f'"{each.node}": ' + ("your_rule" if each.calendar is Calendar.NUMBER else f"{each.calendar.value}s_before(1)")
+        for each in sources
+    )
+    return f"{{{', '.join(rules)}}}"

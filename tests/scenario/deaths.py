@@ -79,10 +79,11 @@ class InlineDeaths:
         def opened(_settings: object) -> Iterator[MortalStore]:
             yield mortal
 
+        gone = dead_process()
         with self._monkeypatch.context() as patched:
             for name in ("open_for_writing", "open_for_reading", "open_to_record"):
                 patched.setattr(f"spanwise.scheduler.project.root.{name}", opened)
-            patched.setattr("spanwise.orchestrator.process.identity", lambda _pid=None: dead_process())
+            patched.setattr("spanwise.orchestrator.process.identity", lambda _pid=None: gone)
             with contextlib.suppress(Died):
                 call()
 
@@ -90,6 +91,7 @@ class InlineDeaths:
         self._saved = copy.deepcopy({n: v for n, v in vars(self._store).items() if n not in self._locks()})
         copied = self._folder / "backup"
         shutil.rmtree(copied, ignore_errors=True)
+        (self._folder / ".spanwise").mkdir(exist_ok=True)  # a run may have died before it wrote a file
         shutil.copytree(self._folder / ".spanwise", copied, symlinks=True)
 
     def restore(self) -> None:

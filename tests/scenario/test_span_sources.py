@@ -207,6 +207,16 @@ def test_a_schedule_with_one_span_for_nodes_that_count_differently_is_refused(la
     assert spanwise("schedule", "next", "newest.py")[0] == 0
 
 
+def test_a_watch_over_nodes_that_count_differently_is_refused(lake, folder, spanwise):
+    """There is no span that has arrived in all of them: the message names the nodes and what to write instead."""
+    code, _, err = spanwise("watch", "both.py", "--once", "--settle", "0")
+
+    assert code == 2
+    assert "clicks counts days, prices counts months" in err
+    assert 'Schedule(both, cron="0 3 * * *", span={"clicks": days_before(1), "prices": months_before(1)})' in err
+    assert spanwise("runs", "both")[1].count("both/") == 0
+
+
 RULES = """
 from both import both
 from spanwise import Schedule

@@ -201,6 +201,7 @@ class Story:
         self.day = 0
         self.versions: dict[int, int] = {}  #: the newest in the lake, by span
         self.moments: list[Moment] = []
+        self.saved: int | None = None  #: how many moments there were when the backup was made
 
     def steps(self) -> Iterator[Step]:
         """Endlessly."""
@@ -350,9 +351,12 @@ class Story:
 
     def _back_up(self) -> Iterator[Step]:
         yield backup(self.bench)
+        self.saved = len(self.moments)
 
     def _restore_backup(self) -> Iterator[Step]:
         yield restoration(self.bench)
+        if self.saved is not None:
+            del self.moments[self.saved :]  # what was true then is of a history that nobody knows any more
 
     def _push(self) -> Iterator[Step]:
         yield push(self.bench, self.chance.random())

@@ -44,6 +44,22 @@ def test_a_span_that_no_window_reads_is_left_out(world: World) -> None:
     assert len(plan(world, "--span", "2024-05-02..2024-05-04", "--force")["targets"]) == 3
 
 
+def test_a_window_that_a_run_would_refuse_is_not_forecast_as_whole(world: World) -> None:
+    """The versions of one day went down: a run of another day would fail at the window, and the plan says so."""
+    world.lived(3)
+    world.arrive(2, version=2)
+    assert world("run", "days.py", "--span", "2024-05-02")[0] == 0
+    rmtree(world.folder / "data" / "2024-05-02" / "v2")
+    assert world("run", "days.py", "--span", "2024-05-02")[0] == 1
+    world.arrive(3, version=2)
+
+    (target,) = plan(world, "--span", "2024-05-03")["targets"]
+
+    (window,) = target["windows"]
+    assert "RollingWindow would read days/Ingest/examples" in window["refusal"]
+    assert "a run would fail there" in world("backfill", "days.py", "--span", "2024-05-03", "--dry-run")[1]
+
+
 def test_days_before_any_run_each_learn_from_what_is_there_by_then(world: World) -> None:
     """A new pipeline is filled from the oldest day on; no day of the future is in a window."""
     for day in (1, 2, 3, 4):
