@@ -40,7 +40,7 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
 def find_newest_span(pattern: SpanPattern, most_empty: int = 20) -> int | None:
     """The highest span that has objects, by the names of the folders of spans, without listing what is in all of them.
 
-    None where that cannot be told: spans are not the names of folders of one folder, or only few of the highest have
+    None where that is unknown: spans are not the names of folders of one folder, or only few of the highest have
     been looked into, and none has any.
     """
     segments = pattern.text.split("/")
