@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from spanwise.pipelines.input import Dataset, Ragged
 from spanwise.pipelines.input.op import mix_seed
 from spanwise.pipelines.input.stacking import unstack
 from tests.contract.generated_sources import ELEMENT_SOURCES, ROW_SOURCES
+from tests.contract.shapes import Pair, Ride
 
 Epoch = tuple[int, ...]
 
@@ -36,17 +37,6 @@ class Graph:
 
 class Group(list[Any]):
     """The elements of a batch."""
-
-
-class Pair(NamedTuple):
-    left: object
-    right: object
-
-
-@dataclass(frozen=True)
-class Ride:
-    fare: object
-    zone: object
 
 
 # What elements are

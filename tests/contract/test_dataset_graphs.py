@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 from hypothesis import HealthCheck, given, note, settings
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from spanwise.orchestrator.errors import DatasetError, ServiceError
 from spanwise.pipelines.input.stacking import unstack
 from tests.contract.generated_graphs import Group, graphs, same
+from tests.contract.shapes import whole
 from tests.contract.test_dataset_law import decoded, encoded
 from tests.pipelines.input.service.servers import listed
 
@@ -117,23 +117,14 @@ def unknown_to_polars(type_):
     return not any(is_plain(type_) for is_plain in plain)
 
 
-def in_processes(graph, _):
-    """The elements sent to worker processes and back."""
-    if graph.batched:
+def in_processes(graph, draw):
+    """The elements sent to worker processes and back; seldom, since these take a second to start."""
+    if graph.batched or draw(st.integers(0, 3)):
         return
     dataset = graph.dataset.map(whole, num_parallel=2, workers="processes")
     with dataset.iterator(epoch=0) as elements:
         found = [each.value for each in elements]
     check(found, graph.expected((0,)))
-
-
-def whole(*element):
-    """In a tuple of its own, so that nothing is taken apart."""
-    return Whole(element[0] if len(element) == 1 else element)
-
-
-class Whole(NamedTuple):
-    value: object
 
 
 MODES = ["off", "data", "dynamic", "at_least_once", "exactly_once"]
