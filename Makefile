@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -58,6 +58,13 @@ test-engines: $(BIN)/python  ## Run workers of the data service on small cluster
 	$(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,ray,test]'
 	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/test_engines.py
+
+test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightning, JAX and Orbax (4 GB of wheels)
+	$(BIN)/python -m venv $(VENV)/torch
+	$(VENV)/torch/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[test]'
+	$(VENV)/torch/bin/python -m pip --disable-pip-version-check --quiet install torch torchdata lightning jax orbax-checkpoint
+	XLA_FLAGS=--xla_force_host_platform_device_count=4 JAX_PLATFORMS=cpu SPANWISE_TEST_FRAMEWORKS=1 \
+	    $(VENV)/torch/bin/python -m pytest -n 0 -W default tests/frameworks tests/contract/test_dataset_graphs.py
 
 test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3 and Azure; needs go and npm
 	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/contract/test_storage_faults.py \

@@ -55,6 +55,8 @@ DOORS = {
 #: Libraries that users bring, and the modules that give elements to them.
 BROUGHT = {library: ["spanwise.pipelines.input.sinks"] for library in ("jax", "tensorflow", "torch")}
 BROUGHT["torch"].append("spanwise.pipelines.input.torch_dataset")
+BROUGHT["jax"] += ["spanwise.pipelines.input.jax_arrays", "spanwise.pipelines.input.orbax"]
+BROUGHT["orbax"] = ["spanwise.pipelines.input.orbax"]
 
 #: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
 HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]

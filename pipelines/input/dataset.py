@@ -489,13 +489,24 @@ class Dataset(Flow):
         self._check_finite("to_numpy")
         return sinks.to_numpy(self)
 
-    def to_torch(self) -> Any:
-        """A `torch.utils.data.IterableDataset`; each worker of a DataLoader yields its share of the elements."""
-        return sinks.to_torch(self)
+    def to_torch(self, *, copy: bool = True, pin_memory: bool = False, device: Any = None, prefetch: int = 0) -> Any:
+        """A `torch.utils.data.IterableDataset`; each worker of a DataLoader yields its share of the elements.
 
-    def to_jax(self) -> Any:
-        """An iterable of elements whose leaves are JAX arrays."""
-        return sinks.to_jax(self)
+        Without `copy`, tensors share the memory of the dataset's arrays where they can, so nobody may write to them.
+        Tensors are put into pinned memory, or on a device, `prefetch` elements ahead; with workers the loader does the
+        former: `DataLoader(…, pin_memory=True)`. Its iterators have `state_dict` and `load_state_dict`, which
+        torchdata's `StatefulDataLoader`, and Lightning with it, save and restore.
+        """
+        return sinks.to_torch(self, copy=copy, pin_memory=pin_memory, device=device, prefetch=prefetch)
+
+    def to_jax(self, *, sharding: Any = None, prefetch: int = 0) -> Any:
+        """An iterable of elements whose leaves are JAX arrays.
+
+        They are placed by `sharding`: a device, a sharding such as `NamedSharding(mesh, PartitionSpec("data"))`,
+        or a function of a leaf that returns one; `prefetch` elements ahead of their use. With several processes, the
+        elements of each are its part of the whole. An array that nobody can write to is not copied on a CPU.
+        """
+        return sinks.to_jax(self, sharding=sharding, prefetch=prefetch)
 
     def to_tf(self) -> Any:
         """A `tf.data.Dataset` of the elements."""

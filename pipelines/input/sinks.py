@@ -9,6 +9,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays, convert_arrays
 from spanwise.pipelines.input.element import BatchSpec, Table, each_leaf
 from spanwise.pipelines.input.flow import Flow
+from spanwise.pipelines.input.op import check_whole
 from spanwise.pipelines.input.rows import join_batches
 from spanwise.pipelines.input.stacking import stack
 
@@ -55,37 +56,26 @@ def to_numpy(dataset: Flow) -> Any:
     return stack(found) if found else []
 
 
-def to_torch(dataset: Flow) -> Any:
+def to_torch(dataset: Flow, *, copy: bool, pin_memory: bool, device: Any, prefetch: int) -> Any:
+    check_whole("to_torch", "prefetch", prefetch, at_least=0)
     try:
         import torch  # noqa: F401  says whether it is there
     except ModuleNotFoundError as error:
         raise DatasetError("to_torch: PyTorch is not installed: pip install torch") from error
-    from spanwise.pipelines.input.torch_dataset import TorchDataset
+    from spanwise.pipelines.input.torch_dataset import Handover, TorchDataset
 
-    return TorchDataset(dataset)
-
-
-class JaxArrays:
-    """An iterable of elements whose leaves are JAX arrays."""
-
-    def __init__(self, dataset: Flow) -> None:
-        self._dataset = dataset
-
-    def __iter__(self) -> Iterator[Any]:
-        import jax.numpy as jnp
-        import numpy as np
-
-        def array(leaf: Any) -> Any:
-            found = np.asarray(leaf)
-            return jnp.asarray(found) if found.dtype.kind in "biufc" else leaf
-
-        with self._dataset.iterator() as elements:
-            for element in elements:
-                yield each_leaf(array, convert_arrays(element))
+    return TorchDataset(dataset, Handover(copy=copy, pin_memory=pin_memory, device=device, prefetch=prefetch))
 
 
-def to_jax(dataset: Flow) -> JaxArrays:
-    return JaxArrays(dataset)
+def to_jax(dataset: Flow, *, sharding: Any, prefetch: int) -> Any:
+    check_whole("to_jax", "prefetch", prefetch, at_least=0)
+    try:
+        import jax  # noqa: F401  says whether it is there
+    except ModuleNotFoundError as error:
+        raise DatasetError("to_jax: JAX is not installed: pip install jax") from error
+    from spanwise.pipelines.input.jax_arrays import JaxArrays
+
+    return JaxArrays(dataset, sharding, prefetch)
 
 
 def to_tf(dataset: Flow) -> Any:

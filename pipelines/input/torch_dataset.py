@@ -11,9 +11,11 @@ import fcntl
 import os
 import shutil
 import tempfile
+import warnings
 import weakref
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +23,96 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from spanwise.orchestrator.errors import DatasetError
 from spanwise.orchestrator.user_code import Shipment, ship, unpack
 from spanwise.pipelines.input.arrays import convert_arrays
 from spanwise.pipelines.input.element import Ragged, each_leaf
 from spanwise.pipelines.input.flow import Flow
-from spanwise.pipelines.input.op import mix_seed
+from spanwise.pipelines.input.op import State, mix_seed
 from spanwise.pipelines.input.ops.shard import Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handover:
+    """How elements become tensors."""
+
+    copy: bool = True  #: into memory of their own: torch might write to ours
+    pin_memory: bool = False
+    device: Any = None
+    prefetch: int = 0  #: how many elements ahead they are pinned or sent
+
+    def tensors(self, element: Any) -> Any:
+        return each_leaf(self._tensor, convert_arrays(element))
+
+    def _tensor(self, leaf: Any) -> Any:
+        if isinstance(leaf, Ragged):
+            return [self._tensor(row) for row in leaf]
+        array = np.array(leaf) if self.copy else np.asarray(leaf)
+        if array.dtype.kind not in "biufc":
+            return leaf
+        tensor = torch.from_numpy(array) if array.flags.writeable else _shared(array)
+        tensor = tensor.pin_memory() if self.pin_memory else tensor
+        return tensor if self.device is None else tensor.to(self.device, non_blocking=True)
+
+    def check(self) -> None:
+        """Refuses to pin or send memory where that cannot be.
+
+        Raises:
+            DatasetError: this is a worker of a loader, or there is no accelerator.
+        """
+        if get_worker_info() is not None and (self.pin_memory or self.device is not None):
+            raise DatasetError(
+                "to_torch(pin_memory=, device=): a loader's workers cannot do that. Leave it to the loader: "
+                "DataLoader(…, pin_memory=True)."
+            )
+        if self.pin_memory and not torch.accelerator.is_available():
+            raise DatasetError("to_torch(pin_memory=True): there is no accelerator for which memory could be pinned.")
+
+
+def _shared(array: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that it must not be written to, as the user has agreed
+        return torch.from_numpy(array)
 
 
 class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]  # torch may be missing
     """Each pass is the dataset's next one; of n workers, worker i gives the elements i, i + n, and so on."""
 
-    def __init__(self, dataset: Flow, folder: str | None = None) -> None:
+    def __init__(self, dataset: Flow, handover: Handover | None = None, folder: str | None = None) -> None:
         super().__init__()
         self._dataset = dataset
+        self._handover = handover or Handover()
         self._passes = 0  # in this process
         self._folder = folder or tempfile.mkdtemp(prefix="spanwise-epochs-")
         if folder is None:
             weakref.finalize(self, _remove, self._folder, os.getpid())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (ship(self._dataset, by_value=True), self._folder)
+        return _restore, (ship(self._dataset, by_value=True), self._handover, self._folder)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __len__(self) -> int:
+        """How many elements a pass has; Lightning reads one element less ahead where that is known."""
+        count = self._dataset.cardinality
+        if not isinstance(count, int):
+            raise TypeError("how many elements this dataset has is only known when they have been read")
+        return count
+
+    def __iter__(self) -> TorchIterator:
+        self._handover.check()
         number, self._passes = self._passes, self._passes + 1
         worker = get_worker_info()
         dataset = self._dataset if worker is None else self._share(worker)
-        epoch = number if worker is None else self._epoch(f"{worker.seed - worker.id} {number}")
-        with dataset.iterator(epoch=epoch) as elements:
-            for element in elements:
-                yield each_leaf(as_tensor, convert_arrays(element))
+        name = "" if worker is None else f"{worker.seed - worker.id} {number}"
+        epoch = number if worker is None else self._epoch(name)
+
+        def follow(restored: int) -> None:
+            """Lets the next pass have the number after that of a restored one."""
+            if worker is None:
+                self._passes = restored + 1
+            else:
+                self._epoch(name, restored)
+
+        return TorchIterator(dataset, epoch, self._handover, follow)
 
     def _share(self, worker: Any) -> Flow:
         """The elements of one worker; all of them shuffle alike, also where no seed was given."""
@@ -59,23 +121,62 @@ class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-igno
             settings = replace(settings, seed=mix_seed(worker.seed - worker.id))
         return type(self._dataset)(Shard(input=op, shards=worker.num_workers, index=worker.id), settings)
 
-    def _epoch(self, name: str) -> int:
-        """The number of the epoch, which its workers have under one name; each loading process counts its own."""
+    def _epoch(self, name: str, restored: int = 0) -> int:
+        """The number of the epoch, which its workers have under one name; each loading process counts its own.
+
+        It is at least that of a pass that is restored.
+        """
         with Path(self._folder, str(os.getppid())).open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             known = file.read().splitlines()
-            if name not in known:
-                file.write(name + "\n")
-            return known.index(name) if name in known else len(known)
+            if name in known[restored:]:
+                return known.index(name, restored)
+            gap = ["(before)"] * (restored - len(known))
+            file.write("".join(line + "\n" for line in (*gap, name)))
+            return len(known) + len(gap)
 
 
-def as_tensor(leaf: Any) -> Any:
-    """Numbers as tensors with memory of their own: torch might write to ours."""
-    if isinstance(leaf, Ragged):
-        return [as_tensor(row) for row in leaf]
-    array = np.array(leaf)
-    return torch.from_numpy(array) if array.dtype.kind in "biufc" else leaf
+class TorchIterator(Iterator[Any]):
+    """One pass, or a worker's share of it. Its state does not count what was sent to a device and not given yet."""
+
+    def __init__(self, dataset: Flow, epoch: int, handover: Handover, follow: Callable[[int], None]) -> None:
+        self._dataset = dataset
+        self._handover = handover
+        self._follow = follow
+        self._elements = dataset.iterator(epoch=epoch)
+        self._ready: deque[tuple[State | None, Any]] = deque()  # the state before each element, and its tensors
+        self._failure: Exception | None = None
+
+    def __next__(self) -> Any:
+        ahead = self._handover.prefetch
+        while len(self._ready) <= ahead and self._failure is None:
+            before = self._elements.state() if ahead else None
+            try:
+                self._ready.append((before, self._handover.tensors(next(self._elements))))
+            except Exception as error:  # noqa: BLE001  also the end: it comes after what is ready
+                self._failure = error
+        if self._ready:
+            return self._ready.popleft()[1]
+        failure, self._failure = self._failure, None
+        assert failure is not None
+        if isinstance(failure, StopIteration):
+            self._elements.close()
+        raise failure
+
+    def state_dict(self) -> State:
+        """Where it stands: the state of the dataset's iterator."""
+        state = self._ready[0][0] if self._ready else self._elements.state()
+        assert state is not None
+        return {"input": state}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continues where the iterator stood that returned the state."""
+        self._elements.close()
+        self._ready.clear()
+        self._failure = None
+        self._elements = self._dataset.iterator(epoch=0).restore(state["input"])
+        self._follow(int(state["input"]["epoch"][0]))
 
 
 def _remove(folder: str, owner: int) -> None:
@@ -83,7 +184,7 @@ def _remove(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _restore(shipment: Shipment, folder: str) -> TorchDataset:
+def _restore(shipment: Shipment, handover: Handover, folder: str) -> TorchDataset:
     flow = unpack(shipment)
     assert isinstance(flow, Flow)
-    return TorchDataset(flow, folder)
+    return TorchDataset(flow, handover, folder)

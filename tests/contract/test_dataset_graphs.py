@@ -7,11 +7,14 @@ import os
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import DatasetError, ServiceError
+from spanwise.pipelines.input.arrays import convert_arrays
+from spanwise.pipelines.input.element import each_leaf
 from spanwise.pipelines.input.stacking import unstack
 from tests.contract.generated_graphs import Group, graphs, same
 from tests.contract.shapes import whole
@@ -172,6 +175,24 @@ def running_service():
     return service
 
 
+def numbers_of(element):
+    """What a library of tensors is given of an element: arrays of numbers, in the same structure."""
+    return each_leaf(lambda leaf: np.asarray(leaf) if np.asarray(leaf).dtype.kind in "biufc" else leaf, element)
+
+
+def to_torch(graph, _):
+    """In this process; torch has a tensor for each type of number but float16's complex."""
+    if graph.batched or graph.rows:
+        return
+    found = [each_leaf(from_tensor, element) for element in graph.dataset.to_torch()]
+    for each, expected in zip(found, graph.expected((0,)), strict=True):
+        assert same(numbers_of(each), numbers_of(convert_arrays(expected))), (each, expected)
+
+
+def from_tensor(leaf):
+    return leaf.numpy() if hasattr(leaf, "numpy") else leaf
+
+
 WAYS = [
     as_written,
     optimized,
@@ -186,6 +207,7 @@ WAYS = [
     to_polars,
     in_processes,
     through_a_service,
+    *([to_torch] * 3 if os.environ.get("SPANWISE_TEST_FRAMEWORKS") else []),
 ]
 
 

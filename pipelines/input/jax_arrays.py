@@ -1,0 +1,122 @@
+"""JAX's view of a dataset: elements whose leaves are JAX arrays, placed on devices ahead of their use. Needs jax."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.arrays import convert_arrays
+from spanwise.pipelines.input.element import each_leaf
+from spanwise.pipelines.input.flow import Flow
+from spanwise.pipelines.input.op import State
+
+Placement: TypeAlias = "Any | Callable[[Any], Any]"
+"""A device or sharding for all leaves, or a function of a leaf that returns one."""
+
+_NARROWED: Final = {"int64": np.int32, "uint64": np.uint32}
+
+
+class JaxArrays:
+    """An iterable of elements whose leaves are JAX arrays; each pass is the dataset's next one."""
+
+    def __init__(self, dataset: Flow, sharding: Placement | None, prefetch: int) -> None:
+        self._dataset = dataset
+        self._sharding = sharding
+        self._prefetch = prefetch
+
+    def __iter__(self) -> JaxIterator:
+        return self.iterator()
+
+    def iterator(self, *, epoch: int | None = None) -> JaxIterator:
+        """One pass; `epoch` names it."""
+        return JaxIterator(self._dataset.iterator(epoch=epoch), self._sharding, self._prefetch)
+
+
+class JaxIterator(Iterator[Any]):
+    """One pass. Its state does not count what was placed on devices and not given yet."""
+
+    def __init__(self, elements: Any, sharding: Placement | None, prefetch: int) -> None:
+        self._elements = elements
+        self._sharding = sharding
+        self._prefetch = prefetch
+        self._ready: deque[tuple[State | None, Any]] = deque()  # the state before each element, and its arrays
+        self._failure: Exception | None = None
+
+    def __next__(self) -> Any:
+        while len(self._ready) <= self._prefetch and self._failure is None:
+            before = self._elements.state() if self._prefetch else None
+            try:
+                element = next(self._elements)
+                self._ready.append((before, each_leaf(self._place, convert_arrays(element))))
+            except Exception as error:  # noqa: BLE001  also the end: it comes after what is ready
+                self._failure = error
+        if self._ready:
+            return self._ready.popleft()[1]
+        failure, self._failure = self._failure, None
+        assert failure is not None
+        raise failure
+
+    def _place(self, leaf: Any) -> Any:
+        array = np.asarray(leaf)
+        if array.dtype.kind not in "biufc":
+            return leaf
+        _refuse_truncation(array)
+        # JAX may go on using the memory of an array on a CPU: that is safe for those that nobody writes to
+        array = jnp.array(array, copy=True) if array.flags.writeable else array
+        where = self._sharding(leaf) if callable(self._sharding) else self._sharding
+        if isinstance(where, jax.sharding.Sharding) and not where.is_fully_addressable:
+            return jax.make_array_from_process_local_data(where, array)
+        return jax.device_put(array, where)
+
+    def state(self) -> State:
+        """Where it stands: see `DatasetIterator.state`."""
+        before = self._ready[0][0] if self._ready else None
+        state: State = before or self._elements.state()
+        return state
+
+    def restore(self, state: State) -> Self:
+        """Continues where the iterator stood that returned the state."""
+        self._elements.restore(state)
+        return self
+
+    def commit(self, state: State | None = None) -> None:
+        """Counts the elements before a state as used: see `DatasetIterator.commit`."""
+        self._elements.commit(state)
+
+    def close(self) -> None:
+        """Ends the pass."""
+        self._ready.clear()
+        self._elements.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ready.clear()
+        self._elements.__exit__(kind, error, trace)
+
+
+def _refuse_truncation(array: Any) -> None:
+    """Refuses whole numbers that JAX would cut to 32 bits.
+
+    Raises:
+        DatasetError: says how to switch that off.
+    """
+    narrow = _NARROWED.get(array.dtype.name)
+    if narrow is None or not array.size or jax.config.jax_enable_x64:
+        return
+    bounds = np.iinfo(narrow)
+    if array.min() < bounds.min or array.max() > bounds.max:
+        raise DatasetError(
+            f"to_jax: JAX cuts {array.dtype} to 32 bits, and {array.max()} or {array.min()} does not fit. Let it use "
+            f"64: jax.config.update('jax_enable_x64', True)"
+        )

@@ -1,0 +1,154 @@
+"""What PyTorch, torchdata and Lightning are given; `make test-torch` installs them."""
+
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
+
+torch = pytest.importorskip("torch")
+loaders = pytest.importorskip("torchdata.stateful_dataloader")
+
+COUNT = 40
+
+
+def numbers():
+    return inputs.range(COUNT).shuffle(12, seed=1)
+
+
+def ints(elements):
+    return [int(element) for element in elements]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_epoch_has_every_element_once_in_another_order(workers):
+    """The dataset's passes, in the order that they have without a loader."""
+    loader = torch.utils.data.DataLoader(numbers().to_torch(), batch_size=None, num_workers=workers)
+
+    for epoch in range(3):
+        assert ints(loader) == list(numbers().iterator(epoch=epoch))
+
+
+@pytest.mark.parametrize("stop", [0, 1, 7, 39])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_saves_and_restores_a_pass(workers, stop):
+    """In a loader and a dataset that are new; later epochs go on where the first loader's would."""
+
+    def loader():
+        return loaders.StatefulDataLoader(numbers().to_torch(), batch_size=None, num_workers=workers)
+
+    before = loader()
+    assert ints(before) == list(numbers().iterator(epoch=0))
+    elements = iter(before)
+    first = ints(itertools.islice(elements, stop))
+    state = before.state_dict()
+    del elements, before
+    after = loader()
+    after.load_state_dict(state)
+
+    assert first + ints(after) == list(numbers().iterator(epoch=1))
+    assert ints(after) == list(numbers().iterator(epoch=2))
+
+
+def test_the_state_of_an_iterator_is_plain_data():
+    """So any checkpoint can hold it; what was sent ahead is not lost."""
+    dataset = numbers().to_torch(device="cpu", prefetch=5)
+    elements = iter(dataset)
+    first = ints(itertools.islice(elements, 3))
+    state = json.loads(json.dumps(elements.state_dict()))
+    other = iter(numbers().to_torch(prefetch=2))
+    other.load_state_dict(state)
+
+    assert first + ints(other) == list(numbers().iterator(epoch=0))
+
+
+def test_tensors_have_memory_of_their_own_unless_it_may_be_shared():
+    """Torch cannot be kept from writing to a tensor."""
+    array = np.arange(4.0)
+    fixed = array.view()
+    fixed.flags.writeable = False
+
+    (copied,) = inputs.from_elements([fixed]).to_torch()
+    (shared,) = inputs.from_elements([fixed]).to_torch(copy=False)
+    copied += 1
+
+    assert array.tolist() == [0, 1, 2, 3]
+    assert shared.data_ptr() == array.ctypes.data
+
+
+def test_a_column_of_arrow_is_handed_over_without_a_copy():
+    """The tensor is the memory of the table."""
+    table = pa.table({"x": np.arange(8.0)})
+
+    (batch,) = inputs.from_arrow(table).batch(8).to_torch(copy=False)
+
+    assert batch["x"].data_ptr() == table["x"].chunk(0).buffers()[1].address
+
+
+def test_elements_go_to_a_device_ahead():
+    """Here to one that holds shapes only."""
+    elements = list(inputs.range(4).batch(2).to_torch(device="meta", prefetch=1))
+
+    assert [(element.device.type, tuple(element.shape)) for element in elements] == [("meta", (2,)), ("meta", (2,))]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
+def test_memory_is_not_pinned_for_nothing():
+    """Without an accelerator that is refused; and in workers, where the loader does it."""
+    with pytest.raises(DatasetError, match="there is no accelerator for which memory could be pinned"):
+        iter(inputs.range(3).to_torch(pin_memory=True))
+    loader = torch.utils.data.DataLoader(inputs.range(3).to_torch(device="cpu"), batch_size=None, num_workers=1)
+    with pytest.raises(DatasetError, match="Leave it to the loader"):
+        list(loader)
+
+
+def test_lightning_restores_the_place_in_an_epoch(tmp_path):
+    """A training that was stopped in the middle of an epoch sees each element of it once."""
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, number):
+            self.seen.append(int(batch))
+            return self.layer(torch.ones(1)).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    class Stop(lightning.Callback):
+        """Saves after so many steps, and ends the training."""
+
+        def __init__(self, steps):
+            self.steps = steps
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, number):
+            if len(module.seen) == self.steps:
+                trainer.save_checkpoint(tmp_path / "stopped.ckpt")
+                trainer.should_stop = True
+
+    def fit(model, steps, path=None):
+        loader = loaders.StatefulDataLoader(numbers().to_torch(), batch_size=None, num_workers=0)
+        trainer = lightning.Trainer(
+            max_epochs=1,
+            callbacks=[Stop(steps)],
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(model, loader, ckpt_path=path, weights_only=False)
+
+    first, second = Model(), Model()
+    fit(first, 13)
+    fit(second, None, tmp_path / "stopped.ckpt")
+
+    assert first.seen + second.seen == list(numbers().iterator(epoch=0))
