@@ -14,7 +14,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
-from spanwise.pipelines.input.service.wire.connection import packed_answer, parse_request, to_flight_error
+from spanwise.pipelines.input.service.wire.connection import HELLO, packed_answer, parse_request, to_flight_error
+from spanwise.pipelines.input.service.wire.gate import Gate
 from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
@@ -109,17 +110,37 @@ class FlightServer(flight.FlightServerBase):
         self._limit_bytes = limit_bytes
         self._get = get or _refuse_ticket
         self._meter = meter or ServerMeter()
+        # mutual TLS lets nobody in who could send a request
+        self._gate = Gate(host, port) if security.token is not None and not security.mutual else None
+        place = f"{host}:{port}" if self._gate is None else "127.0.0.1:0"
         try:
             super().__init__(
-                f"{scheme}://{host}:{port}", middleware={"guard": _TokenCheck(security)}, **security.server_arguments()
+                f"{scheme}://{place}", middleware={"guard": _TokenCheck(security)}, **security.server_arguments()
             )
         except (pa.ArrowException, OSError) as error:
             raise ServiceError(
                 f"the data service cannot listen at {host}:{port}: {error}. Is the port in use? Port 0 picks one."
             ) from error
-        self.target = f"{scheme}://{host}:{self.port}"
+        self.listens_at: int = self.port
+        if self._gate is not None:
+            self._gate.open(self.port)
+            self.listens_at = self._gate.port
+        self.target = f"{scheme}://{host}:{self.listens_at}"
 
-    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:  # noqa: ARG002  Flight's signature
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._gate is not None:
+            self._gate.close()
+
+    def _admit(self, context: Any) -> None:
+        """A request is here, so its token was the right one."""
+        if self._gate is not None:
+            self._gate.trust(context.peer())
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        self._admit(context)
+        if action.type == HELLO:
+            return iter([b"{}\n"])
         if action.type not in self._actions:
             raise to_flight_error(ServiceError(f"there is no request {action.type!r:.40}."))
         kind, answer = self._actions[action.type]
@@ -130,7 +151,8 @@ class FlightServer(flight.FlightServerBase):
 
         return self._metered(action.type, perform)
 
-    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:  # noqa: ARG002  Flight's signature
+    def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
+        self._admit(context)
         return self._metered("get", lambda: self._get(ticket.ticket))
 
     def _metered(self, kind: str, perform: Callable[[], _T]) -> _T:

@@ -80,7 +80,7 @@ class WorkerServer(Serving):
         self._server = FlightServer(
             config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get, meter=self._meter
         )
-        self.address = config.address_at(self._server.port)
+        self.address = config.address_at(self._server.listens_at)
         self._id = secrets.token_hex(8)
         try:
             self._beat(wait_s=0.0)

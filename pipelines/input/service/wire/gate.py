@@ -1,0 +1,176 @@
+"""The gate before a server with a token: it counts what a connection sends until the server trusts it, and cuts it off.
+
+gRPC reads a request as a whole before anybody can look at its token, and Flight sets no limit. So connections come in
+here, and their bytes are passed on to the server, which listens for this process alone. A connection that has not shown
+the token yet may send little; there are few such connections at a time, and none of them has long. TLS goes through
+unopened: it is the server that speaks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from spanwise.orchestrator.errors import ServiceError
+
+STRANGER_BYTES: Final = 32 << 10
+"""What a connection may send before it has shown the token: a handshake and a small request."""
+
+STRANGERS: Final = 64
+"""How many such connections there are at once; further ones wait until the system accepts them."""
+
+STRANGER_S: Final = 10.0
+"""How long each of them may take."""
+
+_CHUNK_BYTES: Final = 256 << 10
+
+_log = logging.getLogger("spanwise.service.server")
+
+
+@dataclass(eq=False)
+class _Connection:
+    peer: str
+    sent: int = 0  #: bytes, while it is not trusted
+    trusted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Gate:
+    """Listens at an address, and passes connections on to a port of this machine."""
+
+    def __init__(self, host: str, port: int) -> None:
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._socket = socket.create_server((host, port), family=family, backlog=1_024)
+        except (OSError, OverflowError) as error:
+            raise ServiceError(
+                f"the data service cannot listen at {host}:{port}: {error}. Is the port in use? Port 0 picks one."
+            ) from error
+        self.port: int = self._socket.getsockname()[1]
+        self._connections: dict[int, _Connection] = {}  # by the port from which the server sees them
+        self._loop = asyncio.new_event_loop()
+        self._server_port = 0
+        self._strangers = asyncio.Semaphore(STRANGERS)
+        self._thread = threading.Thread(target=self._run, name="service-gate", daemon=True)
+
+    def open(self, server_port: int) -> None:
+        """Lets connections through, to a server at 127.0.0.1."""
+        self._server_port = server_port
+        self._thread.start()
+
+    def trust(self, peer: str) -> None:
+        """A request with the token came from there, as the server sees it."""
+        connection = self._connections.get(int(peer.rpartition(":")[2] or 0))
+        if connection is not None and not connection.trusted.is_set():
+            self._loop.call_soon_threadsafe(connection.trusted.set)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        accepting = self._loop.create_task(self._accept())
+        try:
+            self._loop.run_forever()
+        finally:
+            accepting.cancel()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.close()
+
+    async def _accept(self) -> None:
+        self._socket.setblocking(False)
+        serving = set[asyncio.Task[None]]()
+        while True:
+            await self._strangers.acquire()
+            try:
+                client, address = await self._loop.sock_accept(self._socket)
+            except OSError as error:  # no file descriptors are left, for example
+                _log.warning("connection-refused", extra={"reason": str(error)})
+                self._strangers.release()
+                await asyncio.sleep(0.1)
+                continue
+            task = self._loop.create_task(self._serve(client, f"{address[0]}:{address[1]}"))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
+
+    async def _serve(self, client: socket.socket, peer: str) -> None:
+        connection = _Connection(peer)
+        watching = self._loop.create_task(self._watch(connection))
+        writers: list[asyncio.StreamWriter] = []
+        port = 0
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            reader, writer = await asyncio.open_connection(sock=client, limit=_CHUNK_BYTES)
+            writers.append(writer)
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port, limit=_CHUNK_BYTES)
+            writers.append(to_server)
+            port = to_server.get_extra_info("sockname")[1]
+            self._connections[port] = connection
+            ways = [
+                self._loop.create_task(self._pass_in(reader, to_server, connection)),
+                self._loop.create_task(self._pass_on(from_server, writer)),
+                watching,
+            ]
+            done, rest = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            if done == {watching} and connection.trusted.is_set():
+                _, rest = await asyncio.wait(ways[:2], return_when=asyncio.FIRST_COMPLETED)
+            for way in rest:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)  # a connection may end in any way
+        except OSError as error:
+            _log.info("connection-lost", extra={"peer": peer, "reason": str(error)})
+        finally:
+            watching.cancel()
+            self._connections.pop(port, None)
+            for each in writers:
+                each.close()
+            client.close()
+
+    async def _watch(self, connection: _Connection) -> None:
+        """Frees the connection's place among strangers when it is trusted, or its time is over."""
+        try:
+            async with asyncio.timeout(STRANGER_S):
+                await connection.trusted.wait()
+        except TimeoutError:
+            _log.warning("stranger-cut-off", extra={"peer": connection.peer, "reason": f"no token in {STRANGER_S:g} s"})
+        finally:
+            self._strangers.release()
+
+    async def _pass_in(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: _Connection
+    ) -> None:
+        while not connection.trusted.is_set():
+            room = STRANGER_BYTES - connection.sent
+            if not room:  # the server may be about to look at its token
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await connection.trusted.wait()
+                        break
+                _log.warning(
+                    "stranger-cut-off",
+                    extra={"peer": connection.peer, "reason": f"{STRANGER_BYTES} bytes without a token"},
+                )
+                return
+            chunk = await reader.read(room)
+            if not chunk:
+                return
+            connection.sent += len(chunk)
+            writer.write(chunk)
+            await writer.drain()
+        await self._pass_on(reader, writer)
+
+    @staticmethod
+    async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(_CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()
