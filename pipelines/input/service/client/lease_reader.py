@@ -159,7 +159,7 @@ class LeaseReader(JobReader):
         """Reports what is committed, and learns what it holds; False if it has reported what it was restored with."""
         with self._exchanging:
             with self._changed:
-                request = self._session.request(self._client, want, waits=self._waits)
+                request = self._session.request(self._client, want, waits=self._waits, key=self._key)
             answer, _ = self._dispatcher.ask(request)
             with self._changed:
                 self._finished = self._session.receive(request, answer) or self._finished

@@ -51,15 +51,18 @@ class LeaseSession(Generic[_Item]):
         done = [list(each) for each in (*before, *self.course.unacknowledged())]
         return {"holder": self.holder, "done": done, "base": self.course.base, "order": order}
 
-    def request(self, client: int, want: int, *, waits: bool) -> ExchangeSplits:
+    def request(self, client: int, want: int, *, waits: bool, key: str = "") -> ExchangeSplits:
         """The next message of a consumer that wants to hold so many splits; `waits`: for an element."""
         self._number += 1
         is_answered, self._is_answered = self._is_answered, False
         if self._resumed is not None:
-            return ExchangeSplits(client=client, number=self._number, resumed=self._resumed, want=0, keeps=True)
+            return ExchangeSplits(
+                client=client, key=key, number=self._number, resumed=self._resumed, want=0, keeps=True
+            )
         done, progress = self.course.committed()
         return ExchangeSplits(
             client=client,
+            key=key,
             number=self._number,
             done=done,
             progress=progress,

@@ -126,7 +126,7 @@ class JobReader(ABC):
             self._changed.notify_all()
         if self._joined:
             try:
-                self._dispatcher.ask(LeaveJob(client=self._client))
+                self._dispatcher.ask(LeaveJob(client=self._client, key=self._key))
             except ServiceError as error:
                 _log.info("leave-failed", extra={"reason": str(error)})
 
@@ -193,7 +193,7 @@ class JobReader(ABC):
         self._client, self._seed = membership.client, membership.seed
         self._joined = True
         if self._closed.is_set():  # meanwhile
-            self._dispatcher.ask(LeaveJob(client=self._client))
+            self._dispatcher.ask(LeaveJob(client=self._client, key=self._key))
 
     def _check_dataset(self) -> None:  # noqa: B027  most readers are not restored
         """Refuses a dataset that a restored consumer did not read before."""
@@ -203,6 +203,7 @@ class JobReader(ABC):
         with refusing_malformed("request"):
             request = PollJob(
                 client=self._client,
+                key=self._key,
                 targets=self._job.target_workers,  # type: ignore[arg-type]  # checked by `JobSettings`
                 process=this_process(),
                 tasks=tuple(sorted(int(source) for source in list(self._sources) if source.isdigit())),

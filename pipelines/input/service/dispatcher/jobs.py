@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import time
 from collections.abc import Callable
@@ -85,7 +86,7 @@ class JobHandler:
 
     def _leave(self, request: LeaveJob, _: bytes) -> Answer:
         self._keeper.change(
-            lambda state: [ReleaseClient(client=request.client)] if request.client in state.clients else []
+            lambda state: [ReleaseClient(client=request.client)] if self._is_own(state, request) else []
         )
         return Done(), b""
 
@@ -93,7 +94,7 @@ class JobHandler:
         exchanges = self._activity.exchanges
 
         def decide(state: ServiceState) -> list[Record]:
-            self._job_of(request.client)
+            self._check_key(request)
             self._activity.clients_seen[request.client] = time.monotonic()
             return leasing.exchange(state, exchanges, request)
 
@@ -148,10 +149,22 @@ class JobHandler:
         return view.model_copy(update=changes)
 
     def _note(self, request: PollJob) -> None:
-        job = self._job_of(request.client)
+        job = self._check_key(request)
         self._activity.note_poll(request, time.monotonic())
         if request.rounds is not None:
             self._note_rounds(job, request.client, request.rounds)
+
+    def _check_key(self, request: PollJob | ExchangeSplits | LeaveJob) -> JobState:
+        """The job of who sends a request; refuses what comes from somebody else than the client."""
+        job = self._job_of(request.client)
+        if not hmac.compare_digest(self._keeper.state.keys[request.client], request.key):
+            raise ServiceError(
+                f"refused the request {request.kind!r}: client {request.client} has joined with another key."
+            )
+        return job
+
+    def _is_own(self, state: ServiceState, request: LeaveJob) -> bool:
+        return request.client in state.clients and bool(self._check_key(request))
 
     def _job_of(self, client: int) -> JobState:
         state = self._keeper.state

@@ -158,7 +158,7 @@ class ServiceConnection:
 
         self._check_reachable()
         try:
-            if self._security.token is not None and len(header) + len(blob) > _LARGE_BYTES:
+            if self._security.presents is not None and len(header) + len(blob) > _LARGE_BYTES:
                 list(self._client.do_action(flight.Action(HELLO, b""), self._options(CALL_TIMEOUT_S)))
             action = flight.Action(kind, b"%s\n%s" % (header, blob))
             (result,) = self._client.do_action(action, self._options(CALL_TIMEOUT_S))

@@ -18,13 +18,13 @@ from typing import Final
 
 from spanwise.orchestrator.errors import ServiceError
 
-STRANGER_BYTES: Final = 32 << 10
+UNTRUSTED_BYTES: Final = 32 << 10
 """What a connection may send before it has shown the token: a handshake and a small request."""
 
-STRANGERS: Final = 64
+UNTRUSTED: Final = 64
 """How many such connections there are at once; further ones wait until the system accepts them."""
 
-STRANGER_S: Final = 10.0
+UNTRUSTED_S: Final = 10.0
 """How long each of them may take."""
 
 _CHUNK_BYTES: Final = 256 << 10
@@ -39,7 +39,7 @@ class _Connection:
     trusted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Gate:
+class TokenGate:
     """Listens at an address, and passes connections on to a port of this machine."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -54,7 +54,7 @@ class Gate:
         self._connections: dict[int, _Connection] = {}  # by the port from which the server sees them
         self._loop = asyncio.new_event_loop()
         self._server_port = 0
-        self._strangers = asyncio.Semaphore(STRANGERS)
+        self._untrusted = asyncio.Semaphore(UNTRUSTED)
         self._thread = threading.Thread(target=self._run, name="service-gate", daemon=True)
 
     def open(self, server_port: int) -> None:
@@ -91,12 +91,12 @@ class Gate:
         self._socket.setblocking(False)
         serving = set[asyncio.Task[None]]()
         while True:
-            await self._strangers.acquire()
+            await self._untrusted.acquire()
             try:
                 client, address = await self._loop.sock_accept(self._socket)
             except OSError as error:  # no file descriptors are left, for example
                 _log.warning("connection-refused", extra={"reason": str(error)})
-                self._strangers.release()
+                self._untrusted.release()
                 await asyncio.sleep(0.1)
                 continue
             task = self._loop.create_task(self._serve(client, f"{address[0]}:{address[1]}"))
@@ -137,28 +137,30 @@ class Gate:
             client.close()
 
     async def _watch(self, connection: _Connection) -> None:
-        """Frees the connection's place among strangers when it is trusted, or its time is over."""
+        """Frees the connection's place among the untrusted when it is trusted, or its time is over."""
         try:
-            async with asyncio.timeout(STRANGER_S):
+            async with asyncio.timeout(UNTRUSTED_S):
                 await connection.trusted.wait()
         except TimeoutError:
-            _log.warning("stranger-cut-off", extra={"peer": connection.peer, "reason": f"no token in {STRANGER_S:g} s"})
+            _log.warning(
+                "untrusted-cut-off", extra={"peer": connection.peer, "reason": f"no token in {UNTRUSTED_S:g} s"}
+            )
         finally:
-            self._strangers.release()
+            self._untrusted.release()
 
     async def _pass_in(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: _Connection
     ) -> None:
         while not connection.trusted.is_set():
-            room = STRANGER_BYTES - connection.sent
+            room = UNTRUSTED_BYTES - connection.sent
             if not room:  # the server may be about to look at its token
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(1.0):
                         await connection.trusted.wait()
                         break
                 _log.warning(
-                    "stranger-cut-off",
-                    extra={"peer": connection.peer, "reason": f"{STRANGER_BYTES} bytes without a token"},
+                    "untrusted-cut-off",
+                    extra={"peer": connection.peer, "reason": f"{UNTRUSTED_BYTES} bytes without a token"},
                 )
                 return
             chunk = await reader.read(room)

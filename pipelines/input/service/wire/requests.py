@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from spanwise.pipelines.input.service.policy import ShardingPolicy
+from spanwise.pipelines.input.service.wire.security import Role
 from spanwise.pipelines.input.snapshot.state import ChunkRecord
 
 Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -33,6 +34,7 @@ class Request(ServiceMessage, Generic[_Answer]):
     """A message that is answered by `Request[Answer]`'s argument."""
 
     kind: ClassVar[str]  #: its name on the wire and in metrics
+    role: ClassVar[Role | None]  #: whose token allows it, beside the one that allows everything; None: any
     answer: ClassVar[type[ServiceMessage]]
 
     @classmethod
@@ -54,6 +56,7 @@ class RegisterDataset(Request[Done]):
     """The pickled graph comes with it. Also a record of the dispatcher's journal."""
 
     kind: ClassVar = "put_dataset"
+    role: ClassVar = "all"
 
     dataset: Name  #: its id
     structure: Text  #: a description of its elements: equal for equal structures
@@ -67,6 +70,7 @@ class GetDataset(Request[Done]):
     """The pickled graph comes with the answer."""
 
     kind: ClassVar = "get_dataset"
+    role: ClassVar = None
 
     dataset: Name
 
@@ -102,6 +106,7 @@ class StartSave(Request[Done]):
     """Has the workers write a snapshot of a dataset. Also a record of the journal, and what workers are sent."""
 
     kind: ClassVar = "start_save"
+    role: ClassVar = "all"
 
     save: Name  #: its id: that of the run in the snapshot's folder
     dataset: Name
@@ -123,6 +128,7 @@ class Heartbeat(Request[Assignments]):
     """The first one registers the worker."""
 
     kind: ClassVar = "heartbeat"
+    role: ClassVar = "worker"
 
     worker: Name
     address: Name
@@ -145,6 +151,7 @@ class TakeSplits(Request[SplitRange]):
     """A task wants more splits."""
 
     kind: ClassVar = "deal"
+    role: ClassVar = "worker"
 
     task: Number
     number: Number  #: of the request: one that is repeated gets the same answer
@@ -175,12 +182,13 @@ class ResumedLeases(ServiceMessage):
 
 class JoinJob(Request[Membership]):
     kind: ClassVar = "join"
+    role: ClassVar = "consumer"
 
     dataset: Name
     mode: ShardingPolicy
     name: OptionalName
     epoch: Name
-    key: OptionalName = ""  #: a consumer that joins a coordinated read again with the same key is the same consumer
+    key: OptionalName = ""  #: who joins again with the same key is the same consumer; it is a secret
     cached: bool = False  #: whether trainers share a window
     private: bool = False  #: whether nobody else joins the job, except the same consumer with its state
     holder: OptionalName = ""  #: the same for a consumer and those that are restored from its states
@@ -228,8 +236,10 @@ class PollJob(Request[JobView]):
     """A consumer's heartbeat: is there anything new to read?"""
 
     kind: ClassVar = "look"
+    role: ClassVar = "consumer"
 
     client: Number
+    key: OptionalName = ""  #: with which it joined: nobody else speaks for it
     targets: tuple[Name, ...] | Literal["any", "local"]
     process: Name
     tasks: Tasks = ()  #: that it knows
@@ -241,8 +251,10 @@ class PollJob(Request[JobView]):
 
 class LeaveJob(Request[Done]):
     kind: ClassVar = "leave"
+    role: ClassVar = "consumer"
 
     client: Number
+    key: OptionalName = ""  #: with which it joined: nobody else speaks for it
 
 
 class HeldSplits(ServiceMessage):
@@ -254,8 +266,10 @@ class ExchangeSplits(Request[HeldSplits]):
     """A consumer commits what it has used of its splits, and leases more until it holds `want`."""
 
     kind: ClassVar = "lease"
+    role: ClassVar = "consumer"
 
     client: Number
+    key: OptionalName = ""  #: with which it joined: nobody else speaks for it
     number: Number  #: of the message: one that arrives behind a later one of its client changes nothing
     resumed: ResumedLeases | None = None  #: by a consumer that was restored, until it is answered; alone
     done: Annotated[tuple[Number, ...], Field(max_length=100_000)] = ()  #: splits whose elements are all committed
@@ -304,6 +318,7 @@ class ServiceStatus(ServiceMessage):
 
 class GetStatus(Request[ServiceStatus]):
     kind: ClassVar = "status"
+    role: ClassVar = None
 
 
 class Fetch(ServiceMessage):
@@ -369,6 +384,7 @@ class NextShard(Request[NextStep]):
     """A worker asks what it can do for a save."""
 
     kind: ClassVar = "next_shard"
+    role: ClassVar = "worker"
 
     save: Name
     worker: Name
@@ -382,6 +398,7 @@ class KeepShard(Request[Acceptance]):
     """A worker has written a shard into these files. Also a record of the journal."""
 
     kind: ClassVar = "keep_shard"
+    role: ClassVar = "worker"
 
     save: Name
     worker: Name
@@ -393,6 +410,7 @@ class FailSave(Request[Done]):
     """A save cannot be completed. Also a record of the journal."""
 
     kind: ClassVar = "fail_save"
+    role: ClassVar = "worker"
 
     save: Name
     error: Annotated[str, Field(min_length=1, max_length=10_000)]
@@ -402,6 +420,7 @@ class EndSave(Request[Done]):
     """The snapshot's folder records how the save ended. Also a record of the journal."""
 
     kind: ClassVar = "end_save"
+    role: ClassVar = "worker"
 
     save: Name
 
@@ -413,5 +432,6 @@ class SaveProgress(ServiceMessage):
 
 class PollSave(Request[SaveProgress]):
     kind: ClassVar = "look_save"
+    role: ClassVar = "consumer"
 
     save: Name

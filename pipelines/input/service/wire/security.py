@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from spanwise.orchestrator.errors import ServiceError, SettingsError
+
+Role: TypeAlias = Literal["all", "worker", "consumer"]
+"""What a member may do that presents a token."""
+
+_ROLES: Final[Mapping[str, Role]] = {"token": "all", "worker_token": "worker", "consumer_token": "consumer"}
+
+_DIGEST: Final = "sha256:"
+"""Begins a token that a server can recognise, and that nobody can present."""
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 
@@ -19,7 +28,11 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost"})
 class Security:
     """What a server requires of its clients, and what a client presents. PEM is a file's path or the text itself."""
 
-    token: str | None = field(default=None, repr=False)  #: a secret that all members of the service share
+    token: str | None = field(
+        default=None, repr=False
+    )  #: whoever presents it may do everything, also run code on workers
+    worker_token: str | None = field(default=None, repr=False)  #: whoever presents it may be a worker
+    consumer_token: str | None = field(default=None, repr=False)  #: whoever presents it may read what is registered
     certificate: str | None = None  #: of this server, or of this client if the server requires one
     key: str | None = field(default=None, repr=False)  #: the certificate's private key
     authority: str | None = None  #: whose certificates are trusted
@@ -31,23 +44,30 @@ class Security:
             raise SettingsError("the data service needs a certificate and its key together; pass both or none.")
         if self.mutual and (self.certificate is None or self.authority is None):
             raise SettingsError("mutual TLS needs a certificate, its key and the authority; pass all three.")
-        if self.token is not None:
-            object.__setattr__(self, "token", self.token.strip())  # a file's last line ends with a newline
-            if not (self.token.isascii() and self.token.isprintable() and self.token):
+        for name in _ROLES:
+            if (secret := getattr(self, name)) is None:
+                continue
+            object.__setattr__(self, name, secret.strip())  # a file's last line ends with a newline
+            if not (secret.isascii() and secret.strip().isprintable() and secret.strip()):
                 raise SettingsError(
-                    "the data service's token is empty, or has characters that are not printable ASCII, such as a "
-                    "newline in its middle. Use letters and digits:  openssl rand -hex 32"
+                    f"the data service's {name} is empty, or has characters that are not printable ASCII, such as a "
+                    f"newline in its middle. Use letters and digits:  openssl rand -hex 32"
                 )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """From the variables SPANWISE_SERVICE_TOKEN, _CERTIFICATE, _KEY, _AUTHORITY, _NAME and _MUTUAL."""
+        """From the variables SPANWISE_SERVICE_TOKEN, _WORKER_TOKEN, _CONSUMER_TOKEN and those of certificates.
+
+        They are _CERTIFICATE, _KEY, _AUTHORITY, _NAME and _MUTUAL.
+        """
 
         def value(name: str) -> str | None:
             return environment.get(f"SPANWISE_SERVICE_{name}") or None
 
         return cls(
             token=value("TOKEN"),
+            worker_token=value("WORKER_TOKEN"),
+            consumer_token=value("CONSUMER_TOKEN"),
             certificate=value("CERTIFICATE"),
             key=value("KEY"),
             authority=value("AUTHORITY"),
@@ -68,15 +88,34 @@ class Security:
         """Whether a server with it speaks TLS."""
         return self.certificate is not None
 
-    def allows(self, headers: Mapping[str, list[str]]) -> bool:
-        """Whether the headers of a request hold the token."""
-        if self.token is None:
-            return True
-        presented = (headers.get("authorization") or [""])[0]
-        return hmac.compare_digest(presented.encode(), f"Bearer {self.token}".encode())
+    @property
+    def wants_token(self) -> bool:
+        """Whether a server with it admits only who presents a token."""
+        return any(getattr(self, name) is not None for name in _ROLES)
+
+    def role_of(self, headers: Mapping[str, list[str]]) -> Role | None:
+        """What a client may do whose request has these headers; None if it has no token of this service."""
+        if not self.wants_token:
+            return "all"
+        presented = (headers.get("authorization") or [""])[0].removeprefix("Bearer ")
+        digest = f"{_DIGEST}{hashlib.sha256(presented.encode()).hexdigest()}"
+        for name, role in _ROLES.items():
+            secret = getattr(self, name)
+            if secret is None:
+                continue
+            wanted = secret if secret.startswith(_DIGEST) else f"{_DIGEST}{hashlib.sha256(secret.encode()).hexdigest()}"
+            if hmac.compare_digest(digest, wanted):
+                return role
+        return None
+
+    @property
+    def presents(self) -> str | None:
+        """The token that a client with it presents: the one that may do most."""
+        secrets = (getattr(self, name) for name in _ROLES)
+        return next((each for each in secrets if each is not None and not each.startswith(_DIGEST)), None)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        return [] if self.token is None else [(b"authorization", f"Bearer {self.token}".encode())]
+        return [] if self.presents is None else [(b"authorization", f"Bearer {self.presents}".encode())]
 
     def server_arguments(self) -> dict[str, Any]:
         """The arguments of a Flight server."""
@@ -109,7 +148,7 @@ class Security:
         missing = [
             name
             for name, value in (
-                ("a token (SPANWISE_SERVICE_TOKEN)", self.token),
+                ("a token (SPANWISE_SERVICE_TOKEN)", self.wants_token),
                 ("a certificate and its key (SPANWISE_SERVICE_CERTIFICATE, SPANWISE_SERVICE_KEY)", self.certificate),
             )
             if not value

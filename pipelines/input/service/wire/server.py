@@ -15,10 +15,10 @@ from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.service.wire.connection import HELLO, packed_answer, parse_request, to_flight_error
-from spanwise.pipelines.input.service.wire.gate import Gate
+from spanwise.pipelines.input.service.wire.gate import TokenGate
 from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import ServiceMessage
-from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.pipelines.input.service.wire.security import Role, Security
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -35,14 +35,25 @@ _log = logging.getLogger("spanwise.service.server")
 _T = TypeVar("_T")
 
 
+class _Caller(flight.ServerMiddleware):
+    """Who sends a request."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+
+
 class _TokenCheck(flight.ServerMiddlewareFactory):
     def __init__(self, security: Security) -> None:
         self._security = security
 
-    def start_call(self, info: Any, headers: Any) -> None:
-        if not self._security.allows(headers):
-            _log.warning("request-refused", extra={"method": str(info.method)})
+    def start_call(self, info: Any, headers: Any) -> _Caller:
+        role = self._security.role_of(headers)
+        if role is None:
+            _log.warning(
+                "request-refused", extra={"method": str(info.method), "reason": "its token is missing or wrong"}
+            )
             raise flight.FlightUnauthenticatedError("the token is missing or wrong")
+        return _Caller(role)
 
 
 def _refuse_ticket(ticket: bytes) -> flight.FlightDataStream:  # noqa: ARG001  the signature of `get`
@@ -111,7 +122,7 @@ class FlightServer(flight.FlightServerBase):
         self._get = get or _refuse_ticket
         self._meter = meter or ServerMeter()
         # mutual TLS lets nobody in who could send a request
-        self._gate = Gate(host, port) if security.token is not None and not security.mutual else None
+        self._gate = TokenGate(host, port) if security.wants_token and not security.mutual else None
         place = f"{host}:{port}" if self._gate is None else "127.0.0.1:0"
         try:
             super().__init__(
@@ -132,13 +143,25 @@ class FlightServer(flight.FlightServerBase):
         if self._gate is not None:
             self._gate.close()
 
-    def _admit(self, context: Any) -> None:
-        """A request is here, so its token was the right one."""
+    def _admit(self, context: Any, kind: str, role: Role) -> None:
+        """A request is here, so it has a token of the service; it is refused if that is for other requests.
+
+        Raises:
+            ServiceError: says for which.
+        """
         if self._gate is not None:
             self._gate.trust(context.peer())
+        caller: Role = context.get_middleware("guard").role
+        if caller not in {"all", role}:
+            _log.warning("request-refused", extra={"request": kind, "reason": f"its token is that of a {caller}"})
+            whose = "SPANWISE_SERVICE_TOKEN" if role == "all" else f"SPANWISE_SERVICE_{role.upper()}_TOKEN"
+            raise to_flight_error(
+                ServiceError(f"refused the request {kind!r}: the token of a {caller} does not allow it; {whose} does.")
+            )
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        self._admit(context)
+        kind = self._actions.get(action.type, (None,))[0]
+        self._admit(context, action.type, getattr(kind, "role", None) or context.get_middleware("guard").role)
         if action.type == HELLO:
             return iter([b"{}\n"])
         if action.type not in self._actions:
@@ -152,7 +175,7 @@ class FlightServer(flight.FlightServerBase):
         return self._metered(action.type, perform)
 
     def do_get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        self._admit(context)
+        self._admit(context, "get", "consumer")
         return self._metered("get", lambda: self._get(ticket.ticket))
 
     def _metered(self, kind: str, perform: Callable[[], _T]) -> _T:

@@ -107,7 +107,7 @@ def release(iterator):
     super(LeaseReader, reader).close()
     from spanwise.pipelines.input.service.wire.requests import LeaveJob
 
-    reader._dispatcher.ask(LeaveJob(client=reader._client))
+    reader._dispatcher.ask(LeaveJob(client=reader._client, key=reader._key))
 
 
 def test_a_state_whose_elements_went_to_others_is_refused(service):

@@ -61,7 +61,7 @@ def test_who_has_no_token_makes_a_server_hold_nothing():
 
 
 def test_who_has_the_token_sends_and_gets_as_much_as_ever():
-    """A dataset that is larger than what strangers may send, and its elements."""
+    """A dataset that is larger than what may come before the token, and its elements."""
     values = np.random.default_rng(0).bytes(MIB)
     with Service(0, security=TOKEN) as service:
         service.add_worker(security=TOKEN)
@@ -71,10 +71,10 @@ def test_who_has_the_token_sends_and_gets_as_much_as_ever():
             list(inputs.from_tensors(values).distribute(service.target, security=Security(token="wrong")))
 
 
-def test_strangers_that_say_nothing_do_not_keep_others_out(monkeypatch):
+def test_untrusted_that_say_nothing_do_not_keep_others_out(monkeypatch):
     """They have a short time each."""
-    monkeypatch.setattr(gate, "STRANGERS", 2)
-    monkeypatch.setattr(gate, "STRANGER_S", 0.3)
+    monkeypatch.setattr(gate, "UNTRUSTED", 2)
+    monkeypatch.setattr(gate, "UNTRUSTED_S", 0.3)
     with DispatchServer(DispatcherConfig(security=TOKEN)) as dispatcher:
         port = int(dispatcher.target.rpartition(":")[2])
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]

@@ -1,6 +1,7 @@
 """Who is let in, and what a stranger, a broken client and a stalled one can do: nothing that others would notice."""
 
 import datetime as dt
+import hashlib
 import ipaddress
 import json
 import resource
@@ -19,7 +20,14 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, environment
-from spanwise.pipelines.input.service.wire.requests import GetStatus
+from spanwise.pipelines.input.service.wire.requests import (
+    ExchangeSplits,
+    GetStatus,
+    Heartbeat,
+    JoinJob,
+    LeaveJob,
+    PollJob,
+)
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, pack_graph, unpack_graph
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
@@ -247,3 +255,44 @@ def test_a_client_of_another_protocol_or_without_a_certificate_learns_which_with
         list(inputs.range(3).distribute(plain.target.replace("grpc", "grpc+tls"), security=cases[1][1]))
 
     assert time.monotonic() - started < 60, "5 s each where nothing else runs"
+
+
+def test_each_role_may_do_its_own_and_no_more():
+    """A consumer reads what is registered, and runs no code; a worker registers nothing; one token allows everything."""
+    secrets = {"token": "all", "worker_token": "work", "consumer_token": "read"}
+    digests = {name: f"sha256:{hashlib.sha256(secret.encode()).hexdigest()}" for name, secret in secrets.items()}
+    worker = Security(**{**digests, "worker_token": "work"})
+    consumer = Security(consumer_token="read")
+    with Service(0, security=Security(**digests)) as service:
+        service.add_worker(security=worker)
+        dataset = inputs.register_dataset(service.target, inputs.range(5), security=Security(token="all"))
+        found = sorted(inputs.from_dataset_id("dynamic", service.target, dataset, security=consumer))
+        for who in (consumer, Security(worker_token="work")):
+            with pytest.raises(ServiceError, match=r"refused the request 'put_dataset'.*SPANWISE_SERVICE_TOKEN does"):
+                inputs.register_dataset(service.target, inputs.range(6), security=who)
+        beat = Heartbeat(worker="w", address="127.0.0.1:1", process="p", wait_s=0)
+        with pytest.raises(ServiceError, match="refused the request 'heartbeat': the token of a consumer"):
+            ServiceConnection(service.target, consumer).ask(beat)
+        with pytest.raises(ServiceError, match="without its token"):
+            ServiceConnection(service.target, Security(token="guessed")).ask(GetStatus())
+
+    assert found == [0, 1, 2, 3, 4]
+
+
+def test_nobody_ends_or_speaks_for_another_client():
+    """Their numbers can be guessed, their keys cannot."""
+    with Service(0) as service:
+        dataset = inputs.register_dataset(service.target, inputs.range(5))
+        connection = ServiceConnection(service.target, Security())
+        join = JoinJob(dataset=dataset, mode="exactly_once", name="j", epoch="0", key="secret")
+        client = connection.ask(join)[0].client
+        for request in (
+            LeaveJob(client=client),
+            ExchangeSplits(client=client, key="other", number=1, want=4),
+            PollJob(client=client, targets="any", process="p", wait_s=0),
+        ):
+            with pytest.raises(ServiceError, match="has joined with another key"):
+                connection.ask(request)
+        held = connection.ask(ExchangeSplits(client=client, key="secret", number=1, want=4))[0].held
+
+    assert len(held) == 4
