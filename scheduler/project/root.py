@@ -94,7 +94,9 @@ def open_for_reading(settings: Settings) -> Iterator[Store]:
 
 def archive_of(settings: Settings) -> BucketArchive | None:
     """The root in object storage, if it is there."""
-    return BucketArchive(settings.root.absolute(), parse_url(settings.url)) if settings.url else None
+    if settings.url is None:
+        return None
+    return BucketArchive(settings.root.absolute(), parse_url(settings.url), settings.cache_bytes)
 
 
 def _copy_database(file: Path, folder: Path) -> Path:

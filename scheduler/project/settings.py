@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageError
 from spanwise.orchestrator.resources import Machine, parse_memory
-from spanwise.orchestrator.storage.copies import folder_of_copies
+from spanwise.orchestrator.storage.copies import MOST_BYTES, folder_of_copies
 from spanwise.orchestrator.storage.url import is_object_url, parse_url, refuse_url
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ ALERT_KINDS: tuple[AlertKind, ...] = tuple(kind for kind in get_args(AlertKind) 
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor")
+NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor", "storage")
 GRACE_S = 10.0
 GROUP_S = 3600.0
 FORECAST_LOAD = 0.8
@@ -44,6 +44,7 @@ _JSON = {  # examples of variables with JSON
     "alerts": '{"urls": ["slack://…"]}',
     "openlineage": '{"transport": {"type": "http", "url": "http://localhost:5000"}}',
     "gc": '{"keep_last": 20}',
+    "storage": '{"cache": "50GiB"}',
     "executor": '{"pools": {"gpu": 1}}',
 }
 
@@ -100,6 +101,7 @@ class Settings:
     )  #: the destination of events; may contain keys
     gc: Retention = field(default_factory=Retention)  #: what garbage collection keeps
     executor: ExecutorSettings = field(default_factory=ExecutorSettings)
+    cache_bytes: int = MOST_BYTES  #: copies of a root in object storage beyond this are removed
     file: Path | None = None  #: the file these were read from
 
     @property
@@ -119,6 +121,7 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
     """Reads the settings for a command in `folder` (default: the current one).
 
     `config` is a file to read instead of the nearest `spanwise.toml` above; `root` overrides every other source.
+    Variables in `[storage.environment]` that are not set are set in the environment of this process, for its children.
 
     Raises:
         SettingsError: a file is missing or unreadable, a name is unknown, or a value has the wrong type.
@@ -127,6 +130,9 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
     file = _existing(config) if config is not None else find_file(folder)
     written = {} if file is None else _anchor_paths(_parse_file(file), file.parent)
     values = _validate(written, file) if written or _variables() else {}
+    storage: dict[str, object] = values.get("storage", {})  # type: ignore[assignment]  # checked by pydantic
+    for name, value in storage.get("environment", {}).items():  # type: ignore[attr-defined]
+        os.environ.setdefault(name, value)
     default = (file.parent if file else folder) / ".spanwise"
     url, chosen = _root(root or values.get("root"), default, folder)
     return Settings(
@@ -140,6 +146,7 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
         openlineage=values.get("openlineage", {}),  # type: ignore[arg-type]
         gc=_retention(values.get("gc", {})),  # type: ignore[arg-type]
         executor=_executor(values.get("executor", {})),  # type: ignore[arg-type]
+        cache_bytes=storage.get("cache", MOST_BYTES),  # type: ignore[arg-type]
         file=file,
     )
 
@@ -233,6 +240,12 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
         gpus: list[str] | None = None
         pools: dict[str, Annotated[int, Field(ge=1)]] | None = None
 
+    class WrittenStorage(BaseModel):
+        model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+        cache: Annotated[int, BeforeValidator(_size), Field(ge=0)] | None = None
+        environment: dict[Annotated[str, AfterValidator(_storage_variable)], str] = {}
+
     class Written(BaseSettings):
         model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True)
 
@@ -244,6 +257,7 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
         alerts: WrittenRoutes = WrittenRoutes()
         openlineage: WrittenEvents | None = None
         gc: WrittenRetention = WrittenRetention()
+        storage: WrittenStorage = WrittenStorage()
         executor: WrittenExecutor = WrittenExecutor()
 
         @classmethod
@@ -278,6 +292,21 @@ def _root(written: object, default: Path, folder: Path) -> tuple[str | None, Pat
     except ParameterError as error:
         raise SettingsError(f"root: {error}") from error
     return str(url), root_folder(str(url))
+
+
+def _storage_variable(name: str) -> str:
+    if not name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
+        raise ValueError("expected variables of object storage, such as AWS_REGION")
+    if re.search("KEY|SECRET|TOKEN|PASSWORD", name):
+        raise ValueError("secrets do not belong in a file; set the variable in the environment")
+    return name
+
+
+def _size(text: object) -> int:
+    try:
+        return parse_memory(str(text))
+    except (ParameterError, UsageError, ValueError) as error:
+        raise ValueError("expected a size, such as 50GiB") from error
 
 
 def _url(text: str) -> str:
@@ -346,6 +375,10 @@ def _problems(error: ValidationError, file: Path | None) -> Iterator[str]:
         what = (
             "is not a setting"
             if problem["type"] == "extra_forbidden"
-            else problem["msg"].lower().removeprefix("value error, ")
+            else _lower_first(problem["msg"]).removeprefix("value error, ")
         )
         yield f"{where}: {what}."
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

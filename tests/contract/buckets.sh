@@ -5,7 +5,7 @@
 #
 # They are installed in FOLDER, if they are not there yet, listen on the loopback interface only and keep their objects
 # in a temporary folder. The command finds them in SPANWISE_TEST_S3 and SPANWISE_TEST_AZ.
-# There is none for Google Cloud Storage: fake-gcs-server 1.55 does not speak the XML interface, which is used to write.
+# There is none for Google Cloud Storage: fake-gcs-server 1.55 and gcp-storage-emulator lack its XML interface, which is used.
 # Needs go, npm and python3.
 set -eu
 

@@ -17,6 +17,7 @@ from spanwise.orchestrator.storage import BucketArchive, open_bucket, parse_url
 from spanwise.orchestrator.storage.copies import folder_of_copies
 from spanwise.scheduler.client import connect
 from spanwise.scheduler.main import main
+from spanwise.scheduler.project import settings
 from tests.contract.object_storage import SERVERS, serve
 
 PIPELINE = """
@@ -275,3 +276,37 @@ def test_printed_commands_name_the_url(machine, place, capsys):
 
     assert f"--root {place}" in out
     assert json.loads(printed(capsys, "runs", "--root", place, "--json"))[0]["state"] == "failed"
+
+
+def test_settings_say_where_the_storage_is(project, place, monkeypatch):
+    """Without secrets; a variable of the environment overrides them, and the nodes have them too."""
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "")  # has it removed again at the end
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    Path("spanwise.toml").write_text(
+        f"root = '{place}'\n[storage]\ncache = '1GiB'\n[storage.environment]\nAWS_ENDPOINT_URL = '{endpoint}'\n"
+        "AWS_REGION = 'nowhere'\n"
+    )
+
+    typed("run", "rows.py", "--span", "1")
+
+    assert settings.read().cache_bytes == 1 << 30
+    assert os.environ["AWS_REGION"] == "us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("environment = {AWS_SECRET_ACCESS_KEY = 'x'}", "secrets do not belong in a file"),
+        ("environment = {PATH = '/x'}", "expected variables of object storage, such as AWS_REGION"),
+        ("cache = 'much'", "expected a size, such as 50GiB"),
+        ("region = 'x'", "storage.region: is not a setting"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(project, capsys, line, said):
+    """And the value of a secret is not shown."""
+    Path("spanwise.toml").write_text(f"[storage]\n{line}\n")
+
+    assert main(["runs"]) == 2
+
+    assert said in capsys.readouterr().err
