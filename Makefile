@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of da
 
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
 	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_service_soak.py
+
+chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of each mode, and count every element (hours)
+	SPANWISE_TEST_CHAOS=200 SPANWISE_TEST_LEASES=20000 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
+	    tests/scenario/test_service_chaos.py tests/pipelines/input/service/dispatcher/test_leasing.py
 
 # Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.
 test-ui: $(VENV)/.ui  ## Look at the web page with a real browser

@@ -23,6 +23,14 @@ class Figure:
     unit: str
     goal: str = ""  #: as text, such as "<= 30"; empty for a figure without one
     ok: bool = True
+    judged: bool = True  #: whether the machine did nothing else; if not, the goal is neither met nor missed
+
+    @property
+    def verdict(self) -> str:
+        """In one word, for a figure with a goal."""
+        if not self.goal:
+            return ""
+        return ("met" if self.ok else "MISSED") if self.judged else "not judged"
 
 
 def at_most(name: str, value: float, unit: str, limit: float) -> Figure:
@@ -58,6 +66,25 @@ def most_held_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+QUIET = 0.25
+"""What else a machine may do, as a share of all its cores, while goals are judged."""
+
+
+def busy_share(over_s: float = 0.5) -> float:
+    """The share of all cores that was busy while this process slept; 0 where that is not known."""
+
+    def read() -> tuple[int, int]:
+        numbers = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        return sum(numbers), numbers[3] + numbers[4]
+
+    if not Path("/proc/stat").exists():
+        return 0.0
+    before = read()
+    time.sleep(over_s)
+    total, idle = (after - earlier for after, earlier in zip(read(), before, strict=True))
+    return 1 - idle / max(1, total)
+
+
 def show(figures: Iterable[Figure], arguments: Sequence[str] | None = None) -> int:
     """Prints each figure as it comes, as a line for people or, with `--json`, as an object; returns the exit code."""
     parser = argparse.ArgumentParser()
@@ -65,12 +92,13 @@ def show(figures: Iterable[Figure], arguments: Sequence[str] | None = None) -> i
     parser.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
     options = parser.parse_args(arguments)
     missed = 0
-    for figure in figures:
-        missed += not figure.ok
+    is_quiet = busy_share() <= QUIET
+    for each in figures:
+        figure = dataclasses.replace(each, judged=each.judged and is_quiet)
+        missed += figure.judged and not figure.ok
         if options.json:
             line = json.dumps({**dataclasses.asdict(figure), "value": float(f"{figure.value:.4g}")})
         else:
-            met = "" if figure.ok else "MISSED"
-            line = f"{figure.name:<58}{figure.value:>12.4g} {figure.unit:<8}{figure.goal:<12}{met}"
+            line = f"{figure.name:<58}{figure.value:>12.4g} {figure.unit:<8}{figure.goal:<12}{figure.verdict}"
         print(line, flush=True)
     return 1 if missed and options.strict else 0

@@ -182,7 +182,8 @@ class Asking:
 
     def at_least_once(self) -> int:
         """As a consumer of four workers does."""
-        request = ExchangeSplits(client=self._client, done=self._held, want=16)
+        self._number += 1
+        request = ExchangeSplits(client=self._client, number=self._number, done=self._held, want=16)
         self._held = self._connection.ask(request)[0].held
         return len(self._held)
 

@@ -18,6 +18,29 @@ def log_to_stderr() -> None:
     logging.basicConfig(force=True, level=logging.INFO, handlers=[handler])
 
 
+def show_facts(name: str) -> None:
+    """Lets the warnings of a logger come with their facts where nobody has set up logging: Python shows only events."""
+    logger = logging.getLogger(name)
+    if not any(isinstance(handler, _LastResort) for handler in logger.handlers):
+        logger.addHandler(_LastResort())
+
+
+class _LastResort(logging.Handler):
+    """Writes to stderr what no other handler gets."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(EventFormatter("%(asctime)s %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(not isinstance(handler, _LastResort | logging.NullHandler) for handler in logger.handlers):
+                return
+            logger = logger.parent if logger.propagate else None
+        sys.stderr.write(f"{self.format(record)}\n")
+
+
 class EventFormatter(logging.Formatter):
     """`2026-03-01T03:00:00Z INFO tick-taken pipeline=flights tick=2026-03-01T03:00`."""
 

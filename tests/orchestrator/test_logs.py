@@ -1,4 +1,6 @@
 import logging
+import subprocess
+import sys
 
 from spanwise.orchestrator.logs import EventFormatter
 
@@ -41,3 +43,22 @@ def test_control_characters_of_a_name_are_escaped() -> None:
 def test_text_of_any_language_stays_as_it_is() -> None:
     """Only what does not print is escaped."""
     assert line_of("span-ingested", node="Zürich").endswith("node=Zürich")
+
+
+def test_a_warning_says_what_happened_where_nobody_has_set_up_logging():
+    """Python's own last resort shows the event alone; where there is a handler, that one shows it."""
+    program = """
+import logging
+from spanwise.orchestrator import logs
+logs.show_facts("spanwise.service")
+log = logging.getLogger("spanwise.service.worker")
+log.warning("worker-lost", extra={"worker": "here:1"})
+log.info("worker-seen", extra={"worker": "here:1"})
+logging.basicConfig(format="mine %(message)s")
+log.warning("worker-lost", extra={"worker": "here:2"})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = done.stderr.splitlines()
+
+    assert first.endswith(" WARNING worker-lost worker=here:1")
+    assert second == "mine worker-lost"

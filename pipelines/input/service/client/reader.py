@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from spanwise.orchestrator import logs
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.op import Element
 from spanwise.pipelines.input.service.client.feed import Delivery, WorkerFeed
@@ -68,6 +69,7 @@ class JobReader(ABC):
     """Whether it was restored, and nothing is left to yield."""
 
     def __init__(self, job: JobSettings, epoch: str, name: str = "") -> None:
+        logs.show_facts("spanwise.service")
         self._job = job
         self._name = job.job_name or name
         self._epoch = epoch

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
+from spanwise.orchestrator import logs
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.service.wire.connection import HELLO, packed_answer, parse_request, to_flight_error
 from spanwise.pipelines.input.service.wire.gate import TokenGate
@@ -64,6 +65,7 @@ class Serving(ABC):
     """A member of a service in this process, which serves until it is stopped."""
 
     def __init__(self) -> None:
+        logs.show_facts("spanwise.service")
         self._closed = threading.Event()
 
     @abstractmethod
