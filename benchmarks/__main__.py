@@ -26,6 +26,7 @@ PARTS = {
     "figures",
     "input_peers",
     "service_flight",
+    "service_worker",
     "service_peers",
     "storage",  # needs a server
     "ui_history",

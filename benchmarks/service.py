@@ -13,6 +13,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,7 @@ def measured(python: str | None) -> Iterator[Figure]:
         rates: dict[int, float] = {}
         for rows in BATCHES:
             rates[rows] = yield from _read(files, rows)
+        yield from _apart(files)
         yield from _splits(Path(name))
         yield _start(Path(name))
         yield from _crowd()
@@ -156,6 +158,55 @@ def _bare(ports: list[str], rows: int) -> Iterator[int]:
     for thread in threads:
         thread.join()
     yield from counts
+
+
+# Reading without shared memory.
+
+NAMESPACE = "spanwise-bench"
+DELAY = "1ms"
+
+
+class Apart(Served):
+    """Workers that lend no memory, as on other machines."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        for _ in range(WORKERS):
+            self.start("benchmarks.service_worker", self.target)
+
+
+def _apart(files: list[str]) -> Iterator[Figure]:
+    """The same batches sent; on this machine, and over a network namespace whose packets take a millisecond."""
+    yield Figure(name="batches of 1,024, not shared", value=read_apart(files), unit="M rows/s")
+    ip = ["ip", "netns"]
+    if (
+        shutil.which("tc") is None
+        or subprocess.run([*ip, "add", NAMESPACE], check=False, capture_output=True).returncode
+    ):
+        return  # it takes root and iproute2
+    try:
+        inside = [*ip, "exec", NAMESPACE]
+        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
+        delay = [*inside, "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", DELAY]
+        if subprocess.run(delay, check=False, capture_output=True).returncode:
+            print("no figure over a network: this kernel has no netem", file=sys.stderr)
+            return
+        command = [*inside, sys.executable, "-m", "benchmarks.service", "--apart", *files]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    finally:
+        subprocess.run([*ip, "del", NAMESPACE], check=False)
+    value = float(done.stdout.splitlines()[-1])
+    yield Figure(name=f"the same over a network with a delay of {DELAY} each way", value=value, unit="M rows/s")
+
+
+def read_apart(files: list[str]) -> float:
+    mapped = from_arrow_files(files).repeat(PASSES).map(features, vectorized=True, stateless=True).batch(1_024)
+    with Apart() as service:
+
+        def passes() -> Iterator[int]:
+            return (batch.num_rows for batch in mapped.distribute(service.target, "dynamic"))
+
+        return max(rate(passes, times=1, warm_up=0) for _ in range(4))
 
 
 # Splits.
@@ -286,7 +337,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--tf", metavar="PYTHON")
     parser.add_argument("--consume", metavar="DISPATCHER")
+    parser.add_argument("--apart", nargs="+", metavar="FILE")
     options, rest = parser.parse_known_args()
     if options.consume:
         consume(options.consume)
+    if options.apart:
+        print(read_apart(options.apart))
+        sys.exit()
     sys.exit(show(measured(options.tf), rest))

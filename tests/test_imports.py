@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "spanwise.components": ["spanwise.orchestrator", "spanwise.pipelines.input", "spanwise.input"],
     "spanwise.pipelines": ["spanwise"],
     "spanwise.pipelines.input": [
-        f"spanwise.orchestrator.{name}" for name in ("durable", "errors", "fingerprint", "process", "user_code")
+        f"spanwise.orchestrator.{name}" for name in ("durable", "errors", "fingerprint", "logs", "process", "user_code")
     ],
 }
 
