@@ -39,7 +39,8 @@ def run_job(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
     """
     readings = readings_of(job, task)
     for reading in readings.values():
-        build_task_graph(reading, job.dataset_fn, job.seed)  # raises before anything is started
+        # raises before anything is started
+        build_task_graph(reading, job.dataset_fn, job.seed, in_order=job.predict is not None)
     shipment = ship(job)
     with Master(
         job, plan_of(job, readings), lambda: job.init(task), task.checkpoints / "elastic", _describer(readings)

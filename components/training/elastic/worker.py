@@ -117,7 +117,8 @@ class TrainingWorker:
     def run(self) -> Phases:
         """Runs until the job is over."""
         graphs = {
-            kind: build_task_graph(each, self._job.dataset_fn, self._job.seed) for kind, each in self._readings.items()
+            kind: build_task_graph(each, self._job.dataset_fn, self._job.seed, in_order=self._job.predict is not None)
+            for kind, each in self._readings.items()
         }
         with task_batches(graphs, self._client.next_lease, self._job.ahead).iterator() as batches:
             while not self._is_over:

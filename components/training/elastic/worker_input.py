@@ -28,8 +28,15 @@ from spanwise.pipelines.input.op import (
     list_ops,
     rebuild,
 )
+from spanwise.pipelines.input.ops.bucket import Bucket
 from spanwise.pipelines.input.ops.cache import Cache
+from spanwise.pipelines.input.ops.groups import Groups
+from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.parquet import Parquet, ParquetReader
+from spanwise.pipelines.input.ops.resample import Resample
+from spanwise.pipelines.input.ops.sample import Sample
+from spanwise.pipelines.input.ops.shuffle import Shuffle
+from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
 from spanwise.pipelines.input.snapshot.op import Snapshot
 
 if TYPE_CHECKING:
@@ -52,8 +59,12 @@ class TaskGraph:
         return rebuild(self.op, lambda each: source if each is self.rows else each)
 
 
-def build_task_graph(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int) -> TaskGraph:
+def build_task_graph(
+    reading: Parquet, dataset_fn: Callable[[Dataset], Dataset], seed: int, *, in_order: bool = False
+) -> TaskGraph:
     """Builds and optimizes the graph of a split; it reads only the columns it needs.
+
+    `in_order` refuses ops that give the rows in another order, as predictions would then be of other rows.
 
     Raises:
         ParameterError: it does not end in batches, never ends, or stores a whole pass.
@@ -69,12 +80,20 @@ def build_task_graph(reading: Parquet, dataset_fn: Callable[[Dataset], Dataset],
             raise ParameterError(
                 f"dataset_fn: {each.name} stores a whole pass, but runs on one task at a time. Remove it."
             )
+        if in_order and isinstance(each, _REORDERING):
+            raise ParameterError(
+                f"dataset_fn: {each.name} gives the rows in another order, and predictions are in that of the rows. "
+                f"Remove it from the dataset_fn of a job that predicts."
+            )
     sources = [each for each in list_ops(op) if isinstance(each, Parquet) and each.groups is reading.groups]
     if len(sources) != 1:
         raise ParameterError("dataset_fn must return a dataset over the rows that it receives, and read each row once.")
     if dataset.cardinality == float("inf"):
         raise ParameterError("dataset_fn repeats the rows without end. Remove repeat, and set epochs=….")
     return TaskGraph(op, sources[0], options, seed, ReaderSlot())
+
+
+_REORDERING = (Bucket, Groups, Interleave, Resample, Sample, Shuffle, ShuffleAndRepeat)
 
 
 class GroupReader:

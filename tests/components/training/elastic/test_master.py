@@ -11,7 +11,7 @@ from spanwise.components.training.elastic.arrays import pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.elastic.master import Master
 from spanwise.components.training.elastic.tasks import TaskKind
-from spanwise.components.training.elastic.training import readings_of
+from spanwise.components.training.elastic.training import readings_of, run_job
 from spanwise.components.training.elastic.worker import Assignment, run_worker
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, ServiceError
 from spanwise.orchestrator.user_code import ship
@@ -94,6 +94,14 @@ def test_predictions_come_in_the_order_of_the_rows(task):
 
     assert outcome.read_predictions()["doubled"].to_pylist() == [2 * row for row in range(90)] * 2
     assert outcome.evaluations == []
+
+
+def test_predictions_of_shuffled_rows_are_refused(task):
+    """They would be of other rows than those beside which they stand."""
+    job = replace(PREDICTION, dataset_fn=lambda rows: rows.shuffle(10, seed=1).batch(7).as_numpy())
+
+    with pytest.raises(ParameterError, match="Shuffle gives the rows in another order, and predictions are in that"):
+        run_job(job, task)
 
 
 def test_a_batch_that_counts_is_left_out_by_the_next_worker(task):
