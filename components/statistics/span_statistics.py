@@ -30,6 +30,7 @@ from spanwise.components.statistics.accumulators import (
     ValueCounts,
     count_values,
 )
+from spanwise.components.statistics.accumulators.frequent import LONGEST
 from spanwise.components.statistics.accumulators.value_counts import count_texts, count_weighted, to_list
 from spanwise.components.statistics.feature_value import format_value
 from spanwise.components.statistics.weighted import WeightedStatistics
@@ -357,8 +358,16 @@ def count_column(
     own, *inner = _count_features(name, name, array)
     if weights is None:
         return (own, *inner)
-    weighted = WeightedStatistics.accumulate(array, weights, numbers=own.numbers is not None)
+    show = None if own.frequent is None else functools.partial(_show, kind=own.kind)
+    weighted = WeightedStatistics.accumulate(array, weights, numbers=own.numbers is not None, show=show)
     return (replace(own, weighted=weighted), *inner)
+
+
+def _show(array: pa.Array[Any], kind: Kind) -> pa.Array[Any]:
+    """The texts by which frequent values are known."""
+    if kind == "text":
+        return pc.utf8_slice_codeunits(array.cast(pa.large_string()), 0, LONGEST)
+    return array.cast(pa.string())
 
 
 def merge_column(one: Sequence[FeatureStatistics], other: Sequence[FeatureStatistics]) -> tuple[FeatureStatistics, ...]:

@@ -110,7 +110,10 @@ def _figures(found: Mapping[str, FeatureStatistics | None], some: FeatureStatist
             if some.weighted is not None:
                 row("weighted mean", functools.partial(_weighted, figure=lambda w: w.mean))
                 row("weighted std", functools.partial(_weighted, figure=lambda w: w.std))
+                row("weighted median", functools.partial(_weighted, figure=lambda w: w.quantile(0.5)))
         where = [(name, *(_figure(f, figure) if f else "" for f in found.values())) for name, figure in _WHERE.items()]
+    if some.weighted is not None and some.weighted.terms is not None:
+        row("heaviest", lambda f: "" if f.weighted is None else _heaviest(f.weighted))
     if some.lengths is not None:
         row("length", lambda f: _lengths(f.lengths))
     head = ("", *found)
@@ -136,6 +139,15 @@ def _figure(feature: FeatureStatistics, figure: Callable[[NumberStatistics], flo
 def _weighted(feature: FeatureStatistics, figure: Callable[[WeightedStatistics], float]) -> str:
     value = math.nan if feature.weighted is None else figure(feature.weighted)
     return "" if math.isnan(value) else feature.format(value)
+
+
+def _heaviest(weighted: WeightedStatistics) -> str:
+    """The values with the largest shares of the weight; ≈ marks estimates."""
+    if not weighted.present:
+        return ""
+    return ", ".join(
+        f"{'' if each.exact else '≈ '}{each.value} {each.weight / weighted.present:.2%}" for each in weighted.top(3)
+    )
 
 
 def _lengths(lengths: NumberStatistics | None) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +13,19 @@ from numpy.typing import NDArray
 
 from spanwise.components.statistics.accumulators.accumulator import State, number
 from spanwise.components.statistics.accumulators.value_counts import to_numbers
+from spanwise.components.statistics.accumulators.weights import (
+    WeightedOccurrence,
+    WeightedQuantiles,
+    WeightedTerms,
+)
 from spanwise.orchestrator.errors import ParameterError
+
+W = TypeVar("W", WeightedQuantiles, WeightedTerms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedStatistics:
-    """The weight of rows with and without a value; mean and spread of finite numbers, each times its weight.
+    """The weight of rows with and without a value; mean, spread and quantiles of finite numbers, and frequent values.
 
     Sums are taken around one of the values, and the mean has a second double with the digits that the first one has no
     room for. So a constant has no spread, and merging is exact to about 1e-15.
@@ -29,10 +37,35 @@ class WeightedStatistics:
     high: float = 0.0  #: the mean is high + low
     low: float = 0.0
     m2: float = 0.0  #: weighted sum of squared distances from the mean
+    quantiles: WeightedQuantiles | None = None  #: of numbers
+    terms: WeightedTerms | None = None  #: of what has frequent values
 
     @classmethod
-    def accumulate(cls, array: pa.Array[Any], weights: NDArray[np.float64], *, numbers: bool) -> Self:
-        """Counts a column; `numbers` says whether its values are numbers."""
+    def accumulate(
+        cls,
+        array: pa.Array[Any],
+        weights: NDArray[np.float64],
+        *,
+        numbers: bool,
+        show: Callable[[pa.Array[Any]], pa.Array[Any]] | None = None,
+    ) -> Self:
+        """Counts a column; `numbers` says whether its values are numbers, `show` makes texts of frequent values."""
+        terms = None if show is None else WeightedTerms.accumulate(show(array), weights)
+        plain = cls._accumulate_moments(array, weights, numbers=numbers)
+        quantiles = None
+        if numbers:
+            quantiles = WeightedQuantiles.accumulate(
+                to_numbers(array).astype(np.float64), weights[np.asarray(array.is_valid())]
+            )
+        return replace(plain, terms=terms, quantiles=quantiles)
+
+    @classmethod
+    def accumulate_numbers(cls, values: NDArray[np.float64], weights: NDArray[np.float64]) -> Self:
+        """Counts numbers that are all there, without their quantiles."""
+        return cls._accumulate_moments(pa.array(values), weights, numbers=True)
+
+    @classmethod
+    def _accumulate_moments(cls, array: pa.Array[Any], weights: NDArray[np.float64], *, numbers: bool) -> Self:
         there = np.asarray(array.is_valid())
         present, missing = float(weights[there].sum()), float(weights[~there].sum())
         if not numbers:
@@ -69,7 +102,36 @@ class WeightedStatistics:
         """The root of the weighted mean of squared distances from the mean; NaN when there is nothing."""
         return math.sqrt(self.m2 / self.counted) if self.counted else math.nan
 
+    def quantile(self, share: float) -> float:
+        """The number up to which this share of the weight lies, within `rank_error`; NaN when there is nothing."""
+        return math.nan if self.quantiles is None else float(self.quantiles.quantiles([share])[0])
+
+    @property
+    def rank_error(self) -> float:
+        """How far a quantile may be off, as a share of all weight."""
+        return 0.0 if self.quantiles is None else self.quantiles.rank_error()
+
+    def shares_between(self, edges: Sequence[float]) -> tuple[float, ...]:
+        """The share of the weight in each bin; a bin has its upper edge, the first one both, and the ends are open."""
+        if self.quantiles is None or not self.counted:
+            return (0.0,) * (len(edges) - 1)
+        up_to = self.quantiles.share_up_to(edges)
+        up_to[0], up_to[-1] = 0.0, 1.0
+        return tuple(float(share) for share in np.diff(up_to))
+
+    def top(self, most: int | None = 20) -> tuple[WeightedOccurrence, ...]:
+        """The values that weigh most, the heaviest first; where `exact` is false, by an estimate."""
+        return () if self.terms is None else self.terms.top(most)
+
     def merge(self, other: Self) -> Self:
+        """The figures of both."""
+        return replace(
+            self._merge_moments(other),
+            quantiles=_merge(self.quantiles, other.quantiles),
+            terms=_merge(self.terms, other.terms),
+        )
+
+    def _merge_moments(self, other: Self) -> Self:
         present, missing = self.present + other.present, self.missing + other.missing
         counted = self.counted + other.counted
         if not self.counted or not other.counted:
@@ -88,11 +150,28 @@ class WeightedStatistics:
         return self.merge(type(self)(missing=weight))
 
     def state(self) -> State:
-        return dict(vars(self))
+        found: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
+        found["quantiles"] = None if self.quantiles is None else dict(self.quantiles.state())
+        found["terms"] = None if self.terms is None else dict(self.terms.state())
+        return found
 
     @classmethod
     def from_state(cls, state: State) -> Self:
-        return cls(**{name: number(state, name) for name in vars(cls())})
+        quantiles, terms = (cast("State | None", state.get(name)) for name in ("quantiles", "terms"))
+        return cls(
+            **{name: number(state, name) for name in _NUMBERS},
+            quantiles=None if quantiles is None else WeightedQuantiles.from_state(quantiles),
+            terms=None if terms is None else WeightedTerms.from_state(terms),
+        )
+
+
+_NUMBERS = ("present", "missing", "counted", "high", "low", "m2")
+
+
+def _merge(one: W | None, other: W | None) -> W | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one.merge(other)
 
 
 def read_weights(name: str, array: pa.Array[Any]) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from spanwise.components.statistics.accumulators.moments import Moments
 from spanwise.components.statistics.accumulators.quantiles import Quantiles
 from spanwise.components.statistics.accumulators.value_counts import ValueCounts, count_values
 from spanwise.components.statistics.accumulators.vocabulary import Vocabulary
+from spanwise.components.statistics.accumulators.weights import WeightedOccurrence, WeightedQuantiles, WeightedTerms
 
 __all__ = [
     "Accumulator",
@@ -31,6 +32,9 @@ __all__ = [
     "State",
     "ValueCounts",
     "Vocabulary",
+    "WeightedOccurrence",
+    "WeightedQuantiles",
+    "WeightedTerms",
     "count_values",
     "from_bytes",
     "to_bytes",
