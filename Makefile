@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'

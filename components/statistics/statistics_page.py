@@ -94,8 +94,6 @@ def _figures(found: Mapping[str, FeatureStatistics | None], some: FeatureStatist
 
     row("present", lambda f: f"{f.present:,}")
     row("missing", lambda f: Cell(f"{f.missing_share:.2%}", "warn" if f.missing else "faint"))
-    if some.weighted is not None:
-        row("weighted missing", lambda f: "" if f.weighted is None else f"{f.weighted.missing_share:.2%}")
     if any(f is not None and (f.nan or f.infinite) for f in found.values()):
         row("NaN, infinite", lambda f: Cell(f"{f.nan:,}, {f.infinite:,}", "warn"))
     if some.distinct is not None:
@@ -107,17 +105,23 @@ def _figures(found: Mapping[str, FeatureStatistics | None], some: FeatureStatist
             row("zeros", lambda f: f"{f.zeros:,}")
             row("mean", functools.partial(_figure, figure=lambda n: n.mean))
             row("std", functools.partial(_figure, figure=lambda n: n.std))
-            if some.weighted is not None:
-                row("weighted mean", functools.partial(_weighted, figure=lambda w: w.mean))
-                row("weighted std", functools.partial(_weighted, figure=lambda w: w.std))
-                row("weighted median", functools.partial(_weighted, figure=lambda w: w.quantile(0.5)))
         where = [(name, *(_figure(f, figure) if f else "" for f in found.values())) for name, figure in _WHERE.items()]
-    if some.weighted is not None and some.weighted.terms is not None:
-        row("heaviest", lambda f: "" if f.weighted is None else _heaviest(f.weighted))
     if some.lengths is not None:
         row("length", lambda f: _lengths(f.lengths))
+    if some.weighted is not None:
+        _add_weighted(row, some)
     head = ("", *found)
     return table(head, rows) + (table(head, where) if where else "")
+
+
+def _add_weighted(row: Callable[[str, Callable[[FeatureStatistics], str]], None], some: FeatureStatistics) -> None:
+    row("weighted missing", lambda f: "" if f.weighted is None else f"{f.weighted.missing_share:.2%}")
+    if some.kind == "number":
+        row("weighted mean", functools.partial(_weighted, figure=lambda w: w.mean))
+        row("weighted std", functools.partial(_weighted, figure=lambda w: w.std))
+        row("weighted median", functools.partial(_weighted, figure=lambda w: w.quantile(0.5)))
+    if some.weighted is not None and some.weighted.terms is not None:
+        row("heaviest", lambda f: "" if f.weighted is None else _heaviest(f.weighted))
 
 
 _WHERE: Mapping[str, Callable[[NumberStatistics], float | None]] = {

@@ -26,6 +26,7 @@ from spanwise.components.transform.analyzers import (
     Boundaries,
     Count,
     Extremes,
+    HeaviestTerms,
     MeanAndDeviation,
     NumberRange,
     Plain,
@@ -33,6 +34,9 @@ from spanwise.components.transform.analyzers import (
     Quantile,
     Terms,
     Total,
+    WeightedBoundaries,
+    WeightedMeanAndDeviation,
+    WeightedQuantile,
 )
 from spanwise.components.transform.inner_nulls import drop_inner_nulls
 
@@ -291,14 +295,28 @@ def count(expression: pl.Expr) -> pl.Expr:
     return analyze(Count(), expression)
 
 
-def mean(expression: pl.Expr) -> pl.Expr:
+# With `weight`, an expression of finite numbers that are not negative, each row counts by its weight.
+
+
+def mean(expression: pl.Expr, *, weight: pl.Expr | None = None) -> pl.Expr:
     """The mean, without nulls, NaN and infinities; null if there are no other values."""
-    return _analyze_part(MeanAndDeviation(), "mean", expression, pl.Float64)
+    return _analyze_moments(expression, weight, lambda found: _typed(found["mean"], pl.Float64))
 
 
-def standard_deviation(expression: pl.Expr) -> pl.Expr:
+def standard_deviation(expression: pl.Expr, *, weight: pl.Expr | None = None) -> pl.Expr:
     """That of the population, without nulls, NaN and infinities; null if there are no other values."""
-    return _analyze_part(MeanAndDeviation(), "standard_deviation", expression, pl.Float64)
+    return _analyze_moments(expression, weight, lambda found: _typed(found["standard_deviation"], pl.Float64))
+
+
+def _analyze_moments(
+    expression: pl.Expr, weight: pl.Expr | None, use: Callable[[dict[str, float | None]], pl.Expr]
+) -> pl.Expr:
+    def used(value: Plain) -> pl.Expr:
+        return use(cast("dict[str, float | None]", value))
+
+    if weight is None:
+        return analyze(MeanAndDeviation(), expression, use=used)
+    return analyze(WeightedMeanAndDeviation(), expression, weight, use=used)
 
 
 def total(expression: pl.Expr) -> pl.Expr:
@@ -316,29 +334,30 @@ def maximum(expression: pl.Expr) -> pl.Expr:
     return _analyze_part(Extremes(), "maximum", expression, None)
 
 
-def quantile(expression: pl.Expr, at: float) -> pl.Expr:
+def quantile(expression: pl.Expr, at: float, *, weight: pl.Expr | None = None) -> pl.Expr:
     """The smallest value that at least the share `at` does not exceed, by a summary: exact up to 1,023 values."""
     if not 0 <= at <= 1:
         raise PreprocessingError(f"quantile: at is a share from 0 to 1, not {at!r}.")
     use = partial(_typed, type_=pl.Float64)
+    if weight is not None:
+        return analyze(WeightedQuantile(float(at)), expression, weight, use=use)
     return analyze(Quantile(float(at)), expression, use=use)
 
 
 # --- features made of these
 
 
-def scale_to_z_score(expression: pl.Expr) -> pl.Expr:
+def scale_to_z_score(expression: pl.Expr, *, weight: pl.Expr | None = None) -> pl.Expr:
     """The distance from the mean in standard deviations. Where all values are equal, the bare distance.
 
     Null stays null and NaN NaN. Null everywhere if there was nothing to learn from.
     """
 
-    def use(value: Plain) -> pl.Expr:
-        found = cast("dict[str, float | None]", value)
+    def use(found: dict[str, float | None]) -> pl.Expr:
         centred = expression.cast(pl.Float64) - _typed(found["mean"], pl.Float64)
         return centred / pl.lit(found["standard_deviation"] or 1.0, dtype=pl.Float64)
 
-    return analyze(MeanAndDeviation(), expression, use=use)
+    return _analyze_moments(expression, weight, use)
 
 
 def scale_to_0_1(expression: pl.Expr) -> pl.Expr:
@@ -358,7 +377,7 @@ def scale_to_0_1(expression: pl.Expr) -> pl.Expr:
     return analyze(NumberRange(), expression, use=use)
 
 
-def bucketize(expression: pl.Expr, buckets: int) -> pl.Expr:
+def bucketize(expression: pl.Expr, buckets: int, *, weight: pl.Expr | None = None) -> pl.Expr:
     """The number of the group, from 0, when the values are cut into `buckets` groups of equal size (Int32).
 
     A value on a boundary belongs to the group below it. Fewer groups where many values are equal. Null and NaN become
@@ -373,28 +392,50 @@ def bucketize(expression: pl.Expr, buckets: int) -> pl.Expr:
         found = pl.lit(boundaries).search_sorted(number, side="left").cast(pl.Int32)
         return pl.when(number.is_nan() | number.is_null()).then(None).otherwise(found)
 
+    if weight is not None:
+        return analyze(WeightedBoundaries(buckets), expression, weight, use=use)
     return analyze(Boundaries(buckets), expression, use=use)
 
 
 def vocabulary(
-    expression: pl.Expr, *, top_k: int | None = None, min_count: int = 1, out_of_vocabulary: int = 1
+    expression: pl.Expr,
+    *,
+    top_k: int | None = None,
+    min_count: float = 1,
+    out_of_vocabulary: int = 1,
+    weight: pl.Expr | None = None,
 ) -> pl.Expr:
     """The number of the term, the most frequent being 0 (Int32); null stays null.
 
-    What is not among the terms gets one of `out_of_vocabulary` numbers above theirs, chosen by hash; null if 0.
+    What is not among the terms gets one of `out_of_vocabulary` numbers above theirs, chosen by hash; null if 0. With
+    `weight` the heaviest term is 0, and `min_count` is the least weight.
     """
-    _check_vocabulary(top_k, min_count, out_of_vocabulary)
-    terms = Terms(top_k=top_k, min_count=min_count)
-    return analyze(
-        terms, expression, use=lambda found: _number_terms(expression, cast("list[str]", found), out_of_vocabulary)
-    )
+    _check_vocabulary(top_k, min_count, out_of_vocabulary, weight)
+
+    def use(found: Plain) -> pl.Expr:
+        return _number_terms(expression, cast("list[str]", found), out_of_vocabulary)
+
+    return _analyze_terms(expression, top_k, min_count, weight, use)
+
+
+def _analyze_terms(
+    expression: pl.Expr, top_k: int | None, min_count: float, weight: pl.Expr | None, use: Use
+) -> pl.Expr:
+    if weight is None:
+        return analyze(Terms(top_k=top_k, min_count=int(min_count)), expression, use=use)
+    return analyze(HeaviestTerms(top_k=top_k, min_count=min_count), expression, weight, use=use)
 
 
 def one_hot(
-    expression: pl.Expr, *, top_k: int | None = None, min_count: int = 1, out_of_vocabulary: int = 1
+    expression: pl.Expr,
+    *,
+    top_k: int | None = None,
+    min_count: float = 1,
+    out_of_vocabulary: int = 1,
+    weight: pl.Expr | None = None,
 ) -> pl.Expr:
     """One feature that is an array of 0 and 1 (UInt8), as wide as the vocabulary has numbers; null is all 0."""
-    _check_vocabulary(top_k, min_count, out_of_vocabulary)
+    _check_vocabulary(top_k, min_count, out_of_vocabulary, weight)
 
     def use(found: Plain) -> pl.Expr:
         terms = cast("list[str]", found)
@@ -402,11 +443,16 @@ def one_hot(
         width = max(1, len(terms) + out_of_vocabulary)
         return pl.concat_arr([(number == place).fill_null(value=False).cast(pl.UInt8) for place in range(width)])
 
-    return analyze(Terms(top_k=top_k, min_count=min_count), expression, use=use)
+    return _analyze_terms(expression, top_k, min_count, weight, use)
 
 
-def _check_vocabulary(top_k: int | None, min_count: int, out_of_vocabulary: int) -> None:
-    if (top_k is not None and top_k < 1) or min_count < 1 or out_of_vocabulary < 0:
+def _check_vocabulary(
+    top_k: int | None, min_count: float, out_of_vocabulary: int, weight: pl.Expr | None = None
+) -> None:
+    if weight is not None and min_count > 0 and (top_k is None or top_k >= 1) and out_of_vocabulary >= 0:
+        return  # a least weight may be any
+    whole = float(min_count).is_integer()
+    if (top_k is not None and top_k < 1) or min_count < 1 or not whole or out_of_vocabulary < 0:
         raise PreprocessingError(
             "a vocabulary has top_k and min_count of 1 or more and out_of_vocabulary of 0 or more, "
             f"not {top_k!r}, {min_count!r} and {out_of_vocabulary!r}."
@@ -459,11 +505,10 @@ def cross(*expressions: pl.Expr, buckets: int | None = None) -> pl.Expr:
     return text if buckets is None else hash_buckets(text, buckets)
 
 
-def impute_mean(expression: pl.Expr) -> pl.Expr:
+def impute_mean(expression: pl.Expr, *, weight: pl.Expr | None = None) -> pl.Expr:
     """The value as a double, with the mean in the place of null and NaN."""
 
-    def use(value: Plain) -> pl.Expr:
-        found = cast("dict[str, float | None]", value)["mean"]
-        return expression.cast(pl.Float64).fill_nan(None).fill_null(_typed(found, pl.Float64))
+    def use(found: dict[str, float | None]) -> pl.Expr:
+        return expression.cast(pl.Float64).fill_nan(None).fill_null(_typed(found["mean"], pl.Float64))
 
-    return analyze(MeanAndDeviation(), expression, use=use)
+    return _analyze_moments(expression, weight, use)

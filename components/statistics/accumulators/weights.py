@@ -1,7 +1,7 @@
 """Weights: quantiles and frequent values of rows of which each counts by its weight, in a few kilobytes.
 
-Weights have no levels of equal worth, as the summary of plain quantiles does. So a summary that is too long is replaced by
-the values at ranks of equal distance, and says how much weight that may have moved.
+Weights have no levels of equal worth, as the summary of plain quantiles does. So a summary that is too long is replaced
+by the values at ranks of equal distance, and says how much weight that may have moved.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _NOTHING = np.empty(0, np.float64)
 class WeightedQuantiles:
     """A summary of finite numbers with weights above 0.
 
-    Exact up to 1,024 different numbers. Beyond, each reduction moves ranks by at most 1/1024 of the weight that it sees;
-    `rank_error` is the sum of them. The least and the greatest stay exact.
+    Exact up to 1,024 different numbers. Beyond, each reduction moves ranks by at most 1/1024 of the weight it sees, and
+    `rank_error` is the sum of that. The least and the greatest stay exact.
     """
 
     values: NDArray[np.float64] = field(default_factory=lambda: _NOTHING)  #: ascending, each once
@@ -46,14 +46,14 @@ class WeightedQuantiles:
     def accumulate(cls, values: NDArray[np.float64], weights: NDArray[np.float64]) -> Self:
         """Of numbers in any order; those that are not finite, and those without weight, are left out."""
         kept = np.isfinite(values) & (weights > 0)
-        return cls(values=values[kept], weights=weights[kept])._reduced()
+        return cls(values=values[kept], weights=weights[kept]).reduced()
 
     def merge(self, other: Self) -> Self:
         return type(self)(
             values=np.concatenate([self.values, other.values]),
             weights=np.concatenate([self.weights, other.weights]),
             error=self.error + other.error,
-        )._reduced()
+        ).reduced()
 
     @property
     def total(self) -> float:
@@ -82,7 +82,8 @@ class WeightedQuantiles:
         """The greatest possible error of a rank, as a share of all weight."""
         return self.error / self.total if self.error else 0.0
 
-    def _reduced(self) -> Self:
+    def reduced(self) -> Self:
+        """The same in at most CAPACITY values."""
         order = np.argsort(self.values, kind="stable")
         values, weights = _group(self.values[order], self.weights[order])
         if values.size <= CAPACITY:
@@ -136,10 +137,10 @@ class WeightedOccurrence:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WeightedTerms:
-    """Texts with the weights of their rows: all of them, or those that weigh most (Misra & Gries 1982, merged as in
-    Agarwal et al. 2012).
+    """Texts with the weights of their rows: all of them, or those that weigh most.
 
-    With `most`, beyond so many texts a weight is too high by at most `error`, which is at most 1/most of all weight.
+    Counters of Misra & Gries 1982, merged as in Agarwal et al. 2012: with `most`, beyond so many texts
+    a weight is too high by at most `error`, which is at most 1/most of all weight.
     """
 
     weights: dict[str, float] = field(default_factory=dict)  #: by text, in its order; a lower bound of each
@@ -153,13 +154,13 @@ class WeightedTerms:
         encoded = cast("pa.DictionaryArray[Any, Any]", pc.dictionary_encode(values.drop_null()))
         texts = to_list(encoded.dictionary)
         sums = np.bincount(encoded.indices.to_numpy(zero_copy_only=False), weights[there], minlength=len(texts))
-        return cls(weights=dict(zip(texts, sums.tolist(), strict=True)), most=most)._reduced()
+        return cls(weights=dict(zip(texts, sums.tolist(), strict=True)), most=most).reduced()
 
     def merge(self, other: Self) -> Self:
         weights = dict(self.weights)
         for value, weight in other.weights.items():
             weights[value] = weights.get(value, 0.0) + weight
-        return type(self)(weights=weights, error=self.error + other.error, most=self.most)._reduced()
+        return type(self)(weights=weights, error=self.error + other.error, most=self.most).reduced()
 
     def top(self, most: int | None = None, *, at_least: float = 0.0) -> tuple[WeightedOccurrence, ...]:
         """Those that weigh most, the heaviest first, equals by their UTF-8 bytes."""
@@ -167,7 +168,8 @@ class WeightedTerms:
         kept = [each for each in found if each.weight >= at_least]
         return tuple(sorted(kept, key=lambda each: (-each.weight, each.value.encode()))[:most])
 
-    def _reduced(self) -> Self:
+    def reduced(self) -> Self:
+        """The same in at most `most` texts, in the order of their bytes."""
         weights, error = {value: weight for value, weight in self.weights.items() if weight > 0}, self.error
         if self.most is not None and len(weights) > self.most:
             least = sorted(weights.values(), reverse=True)[self.most]

@@ -12,12 +12,19 @@ from spanwise.components.transform.analyzers.numbers import (
 )
 from spanwise.components.transform.analyzers.plain import Plain
 from spanwise.components.transform.analyzers.terms import Terms
+from spanwise.components.transform.analyzers.weighted import (
+    HeaviestTerms,
+    WeightedBoundaries,
+    WeightedMeanAndDeviation,
+    WeightedQuantile,
+)
 
 __all__ = [
     "Analyzer",
     "Boundaries",
     "Count",
     "Extremes",
+    "HeaviestTerms",
     "MeanAndDeviation",
     "NumberRange",
     "Plain",
@@ -25,4 +32,7 @@ __all__ = [
     "Quantile",
     "Terms",
     "Total",
+    "WeightedBoundaries",
+    "WeightedMeanAndDeviation",
+    "WeightedQuantile",
 ]

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from spanwise.components.statistics.accumulators import Vocabulary
 
 
+def refuse_terms(type_: pl.DataType) -> str | None:
+    """Why a column of this type has no vocabulary; None if it has."""
+    if type_.is_float() or type_.is_nested() or type_ in (pl.Binary, pl.Object):
+        return f"a vocabulary is of texts, whole numbers or dates, not of {type_}; make a text of it first"
+    return None
+
+
 @dataclass(frozen=True)
 class Terms(AccumulatorAnalyzer["Vocabulary"]):
     """The values as text, the most frequent first, those of equal counts by their bytes."""
@@ -28,10 +35,7 @@ class Terms(AccumulatorAnalyzer["Vocabulary"]):
     min_count: int = 1  #: fewer occurrences in all spans together leave a term out
 
     def refusal(self, *types: pl.DataType) -> str | None:
-        (type_,) = types
-        if type_.is_float() or type_.is_nested() or type_ in (pl.Binary, pl.Object):
-            return f"a vocabulary is of texts, whole numbers or dates, not of {type_}; make a text of it first"
-        return None
+        return refuse_terms(types[0])
 
     def prepare(self, values: pl.Series) -> pl.Series:
         return values.cast(pl.String)

@@ -113,7 +113,7 @@ def test_a_column_has_weighted_quantiles_and_frequent_values(tmp_path):
 
 def test_figures_from_before_have_no_quantiles():
     """A span that was counted without them is merged all the same."""
-    old = {name: 1.0 for name in ("present", "missing", "counted", "high", "low", "m2")}
+    old = dict.fromkeys(("present", "missing", "counted", "high", "low", "m2"), 1.0)
 
     found = WeightedStatistics.from_state(old)
 
