@@ -80,7 +80,7 @@ def highest_version(destination: Path) -> Path | None:
 
 
 def claim_pushes(store: Store, execution: Execution, outputs: Iterable[Artifact]) -> list[Claim]:
-    """The claims that record what an execution pushed; none for a model that this node had pushed last."""
+    """The claims that record what an execution pushed; none for a version that this node had pushed last."""
     before: Counter[str] = Counter()
     claims = []
     for artifact in outputs:
@@ -89,7 +89,8 @@ def claim_pushes(store: Store, execution: Execution, outputs: Iterable[Artifact]
             continue
         channel = channel_of(model)
         last = next((push for push in pushes(store, channel) if push.node == execution.node), None)
-        if last is not None and last.model == model:
+        destination = str(artifact.properties.get("pushed_destination") or "")
+        if last is not None and (last.model, last.destination) == (model, destination):
             continue
         before[channel] += 1
         place = f"{channel}#{_count(store, channel) + before[channel]}"
@@ -97,7 +98,7 @@ def claim_pushes(store: Store, execution: Execution, outputs: Iterable[Artifact]
             model=model,
             node=execution.node,
             run=execution.run_name,
-            destination=str(artifact.properties.get("pushed_destination") or ""),
+            destination=destination,
         )
         claims.append(Claim(SERVED, place, facts_of(push, without=("created",))))
     return claims

@@ -24,7 +24,7 @@ from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import MemoryStore
 from tests.scenario.processes import Marked, kill
 
-CALLS = 260  # of the store, in a run that trains
+CALLS = 130  # of the store, in a run that trains on a full window
 BUSY_S = 4.0  # of a real run, on a machine that does other things too
 DEADLINE_S = 120.0
 

@@ -602,3 +602,22 @@ def test_a_pause_that_somebody_makes_meanwhile_is_left_to_them(world: World) -> 
 
     assert child.returncode == 0
     assert "is still paused: ann paused it: the lake moves. Resume it:  spanwise schedule resume days" in out
+
+
+def test_a_backfill_that_goes_on_after_a_newer_run_trains_on_the_newest_window(world: World) -> None:
+    """Its training had failed; meanwhile the next day was run. Its model does not take that day out of service."""
+    world.lived(4)
+    for day in (3, 4):
+        world.arrive(day, version=2)
+    world.rewrite("fail: bool = False", "fail: bool = True")
+    assert world("backfill", "days.py", "--span", "2024-05-03..2024-05-04", "--train-once")[0] == 1
+    world.rewrite("fail: bool = True", "fail: bool = False")
+    world.arrive(5)
+    assert world("run", "days.py", "--span", "2024-05-05")[0] == 0
+
+    code, out, err = world("backfill", "--resume", "days/1")
+
+    assert code == 0, out + err
+    assert "2 of 2 spans done, trained" in out
+    assert all(each in world.serving for each in ("2024-05-03 v2", "2024-05-04 v2", "2024-05-05 v1"))
+    assert '"from_scratch": true' in world.serving
