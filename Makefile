@@ -58,10 +58,11 @@ test-ui: $(VENV)/.ui  ## Look at the web page with a real browser
 pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in docs/pictures from the demo
 	$(BIN)/python docs/_pictures.py
 
-test-engines: $(BIN)/python  ## Run workers of the data service on small clusters of Ray and Dask
+test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray, and workers of the data service on Ray and Dask
 	$(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,ray,test]'
 	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/test_engines.py
+	SPANWISE_TEST_RAY=1 $(VENV)/engines/bin/python -m pytest -n 0 tests/contract/test_executor.py tests/scenario/test_ray.py
 
 test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightning, JAX and Orbax (4 GB of wheels)
 	$(BIN)/python -m venv $(VENV)/torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -24,6 +25,10 @@ _LONGEST_WAIT_S = 1.0
 """A stop through the store announces itself to nobody, so the store is asked this often."""
 
 
+MOST_PREEMPTIONS = 20
+"""A node whose machine is taken away more often fails: perhaps it is the node that breaks the machines."""
+
+
 class ActiveRun:
     """A run that has been recorded and has not ended. `stop_signal` names the signal that has asked for its end."""
 
@@ -40,6 +45,7 @@ class ActiveRun:
         self._jobs: dict[int, ActiveJob] = {}  # by execution
         self._stop_command = ""
         self._stopping = ""  # by what, once jobs are being stopped
+        self._preempted: Counter[str] = Counter()  # how often the machine of a node was taken away
         self._full: set[str] = set()  # nodes that wait for a slot of their pool
 
     def begin(self, supplied: BaseRun, abandoned: Iterable[Run]) -> None:
@@ -190,9 +196,13 @@ class ActiveRun:
     def _retry_wait_s(self, result: NodeResult) -> float | None:
         """How long a failed node waits for its next attempt; None when it gets none."""
         node, attempt = self._nodes.pipeline.nodes[result.execution.node], result.execution.attempt
-        if not result.may_retry or self._stopping or not isinstance(node, Component) or attempt > node.retry.times:
+        if not result.may_retry or self._stopping or not isinstance(node, Component):
             return None
-        return node.retry.wait_s(attempt)
+        if result.preempted and self._preempted[node.name] < MOST_PREEMPTIONS:
+            self._preempted[node.name] += 1
+            return node.retry.wait_s(self._preempted[node.name])
+        failures = attempt - self._preempted[node.name]
+        return node.retry.wait_s(failures) if failures <= node.retry.times else None
 
     def _stop_overdue(self) -> None:
         now = time.monotonic()

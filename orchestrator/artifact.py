@@ -159,6 +159,10 @@ class Artifact:
         """Returns the same artifact with its files at another place."""
         return self._with(uri=uri)
 
+    def relocated(self, uri: str, archive: ArtifactArchive | None) -> Self:
+        """Returns the same artifact as another machine finds it."""
+        return self._with(uri=uri, archive=archive)
+
     def _with(self, **changes: object) -> Self:
         copy = self.as_kind(type(self))
         copy.__dict__.update(changes)

@@ -389,6 +389,12 @@ def distribution_of(module: str, file: object) -> Distribution | None:
     return Distribution(f"spanwise {folders[0]}", _content(folders))
 
 
+def spanwise_content() -> str:
+    """The version of spanwise and a digest of all its files: two checkouts of one version may differ."""
+    folders = ("orchestrator", "components", "resolvers", "pipelines/input")
+    return f"{__version__} ({_content(folders)[:12]})"
+
+
 @functools.cache
 def _content(folders: tuple[str, ...]) -> str:
     """The digest of all files in these folders of spanwise, and of the modules that users import from."""

@@ -28,6 +28,10 @@ class Executor(Protocol):
         """The mark of its processes on this machine; 0 when it has none."""
 
     @property
+    def engine(self) -> str:
+        """Where it has processes besides this machine, such as `ray:ADDRESS`; empty when nowhere."""
+
+    @property
     def running(self) -> tuple[int, ...]:
         """The jobs that have not ended."""
 

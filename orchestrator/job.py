@@ -23,8 +23,8 @@ class Limits:
     gpus: tuple[str, ...] | None = None  #: those it sees; None: all
 
 
-FailureCause: TypeAlias = Literal["", "memory"]
-"""What a job failed from, where a program should know."""
+FailureCause: TypeAlias = Literal["", "memory", "preempted"]
+"""What a job failed from, where a program should know. "preempted": its machine was taken away."""
 
 
 @dataclass(frozen=True, kw_only=True)

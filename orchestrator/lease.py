@@ -64,6 +64,7 @@ class Holder:
     last_beat: datetime  #: by the holder's own clock
     acquired: datetime
     mark: int = 0  #: of its worker processes, so that they can be ended when it is dead
+    engine: str = ""  #: where it has processes besides its machine
     released: bool = False  #: free for the next run
     closed: bool = False  #: no record of this holder, or of any before it, is left open
 
@@ -154,9 +155,12 @@ class Lease:
                 f"taken over, so this one publishes and pushes nothing more. See it: spanwise runs {self.pipeline}"
             )
 
-    def start_heartbeat(self, mark: int, on_lost: Callable[[], None]) -> None:
-        """Starts the heartbeat. Worker processes carry `mark`; `on_lost` is called, once, when the lease is lost."""
-        self._amend(mark=mark)
+    def start_heartbeat(self, mark: int, on_lost: Callable[[], None], engine: str = "") -> None:
+        """Starts the heartbeat. Worker processes carry `mark`; `on_lost` is called, once, when the lease is lost.
+
+        `engine` is where such processes are besides this machine.
+        """
+        self._amend(mark=mark, engine=engine)
         self._heart = threading.Thread(target=self._beat, args=(on_lost,), name="heartbeat", daemon=True)
         self._heart.start()
 
@@ -231,11 +235,14 @@ def acquire(store: Store, pipeline: str, purpose: str, *, clock: Clock | None = 
     return Lease(store, mine, clock)
 
 
-def unclosed_leases(store: Store, lease: Lease) -> list[Holder]:
+def unclosed_leases(
+    store: Store, lease: Lease, end_elsewhere: Callable[[str, int], list[str]] = lambda engine, _mark: [engine]
+) -> list[Holder]:
     """Seals the journals of earlier holders that may have left records open, and returns them, oldest first.
 
-    From here on they can write nothing, and their processes on this machine are gone. The caller closes their records,
-    then calls `mark_closed` for each, in this order: a closed one ends the search.
+    From here on they can write nothing, and their processes on this machine are gone; so are those on an engine, which
+    `end_elsewhere` ends: it is called with the engine and the mark, and returns what is left. The caller closes their
+    records, then calls `mark_closed` for each, in this order: a closed one ends the search.
 
     Raises:
         Held: processes of a dead holder would not die; the message names them.
@@ -248,6 +255,11 @@ def unclosed_leases(store: Store, lease: Lease) -> list[Holder]:
             raise Held(
                 f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes would not die, so "
                 f"nothing was started: {process.format_survivors(left)}\nOnce they are gone, start again."
+            )
+        if not holder.released and holder.engine and (alive := end_elsewhere(holder.engine, holder.mark)):
+            raise Held(
+                f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes on {holder.engine} would "
+                f"not die, or cannot be proven dead, so nothing was started: {', '.join(alive)}"
             )
         found.append(holder)
         token -= 1

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import connection, reduction
 from multiprocessing.connection import Connection
@@ -47,20 +47,23 @@ class _RunningJob:
 class LocalExecutor:
     """Runs jobs in child processes, for one run or several in turn. Close it on every way out: use `with`."""
 
-    def __init__(self, pipeline: Pipeline, machine: Machine | None = None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, machine: Machine | None = None, *, nodes: Collection[str] | None = None
+    ) -> None:
         """Forks the server: do this early, before threads and connections exist.
+
+        `nodes` are those whose jobs it runs; None: all.
 
         Raises:
             PipelineError: a node asks for what this machine, or `machine`, does not have.
         """
-        asked = {node.name: node.resources for node in pipeline if isinstance(node, Component)}
+        placed = [n for n in pipeline if isinstance(n, Component) and (nodes is None or n.name in nodes)]
+        asked = {node.name: node.resources for node in placed}
         self._asked = {name: resources for name, resources in asked.items() if resources != NOTHING_ASKED}
         self._machine = machine
         for name, resources in self._asked.items():
             self._capacity.refuse(name, resources)
-        preload = dict.fromkeys(
-            [*(m for n in pipeline if isinstance(n, Component) for m in n.preload), *pipeline.preload]
-        )
+        preload = dict.fromkeys([*(m for n in placed for m in n.preload), *(pipeline.preload if placed else ())])
         if any(re.fullmatch(r"polars-[0-9]+", name) for name in process.thread_names()):
             reason = (
                 "Polars was used in this process, and its threads do not survive a fork: nodes that use it will hang. "
@@ -126,6 +129,8 @@ class LocalExecutor:
             child.stopped, child.timed_out = why, timed_out
             with contextlib.suppress(OSError):  # `wait` notices a server that died
                 self._control.send(("stop", job, grace_s))
+
+    engine = ""  #: all its processes are on this machine
 
     @property
     def running(self) -> tuple[int, ...]:

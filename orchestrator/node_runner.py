@@ -51,6 +51,7 @@ class NodeResult:
     execution: Execution
     message: str = ""  #: why it failed or was canceled
     may_retry: bool = False  #: the work failed, not what comes before it
+    preempted: bool = False  #: its machine was taken away, so that the failure does not count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,8 @@ class NodeRunner:
         if stopping and not ended.failure.timed_out:
             return self.fail(execution, ended.failure.message, state=State.CANCELED)
         message = f"{ended.failure.message}\n{ended.failure.trace}".rstrip()
-        return replace(self.fail(execution, message), may_retry=True)
+        preempted = ended.failure.cause == "preempted"
+        return replace(self.fail(execution, message), may_retry=True, preempted=preempted)
 
     def fail(
         self, execution: Execution, message: str, *, state: State = State.FAILED, verdicts: Sequence[Verdict] = ()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from spanwise.orchestrator.agents.engines import end_on_engine
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
 from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
@@ -134,7 +135,7 @@ def with_plan(execution: Execution, plan: Execute) -> Execution:
 def close_abandoned_runs(store: Store, lease: Lease, root: Path) -> list[Run]:
     """Records the runs that dead holders of this pipeline's lease left running as failed, and returns them."""
     found = []
-    for holder in unclosed_leases(store, lease):
+    for holder in unclosed_leases(store, lease, end_on_engine):
         for run in _runs_of(store, holder):
             for execution in store.executions(run):
                 if not execution.state.succeeded:

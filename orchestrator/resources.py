@@ -37,6 +37,7 @@ class Resources:
     gpus: int = 0
     pool: str = ""  #: the pool that it takes a slot of, of those in the settings
     image: str = ""  #: the container image that it runs in, where the executor has images
+    executor: str = ""  #: where it runs: "local", or the engine that the settings name; by default as they say
 
     def __post_init__(self) -> None:
         if self.cpus is not None and not self.cpus > 0:
@@ -89,6 +90,7 @@ class Machine:
     cpus: float
     memory_bytes: int
     gpus: tuple[str, ...] = ()  #: their names, as CUDA_VISIBLE_DEVICES lists them
+    placed: bool = False  #: an engine has chosen it for a node, and given it what the node asks for
 
     @classmethod
     def here(cls) -> Machine:
@@ -101,6 +103,8 @@ class Machine:
         Raises:
             PipelineError: it asks for more than there is, or for an image.
         """
+        if self.placed:
+            return
         if asked.image:
             raise PipelineError(
                 f"{node} asks for the image {asked.image!r}, and nodes run on this machine as they are installed. "

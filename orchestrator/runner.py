@@ -100,7 +100,7 @@ class Controller:
         self._pools = Pools(self.store, self.lease)
         self._unclosed = 1  # what an earlier holder left
         try:
-            self.lease.start_heartbeat(self.executor.mark, self.executor.wake)
+            self.lease.start_heartbeat(self.executor.mark, self.executor.wake, self.executor.engine)
             self._abandoned = publisher.close_abandoned_runs(self.store, self.lease, self.root)
             for run in self._abandoned:
                 remove_working_files(self.root, run)

@@ -45,7 +45,7 @@ DOORS = {
     "apache_beam": ["spanwise.components"],
     "dask": ["spanwise.scheduler.data_service.engines"],
     "distributed": ["spanwise.scheduler.data_service.engines"],
-    "ray": ["spanwise.scheduler.data_service.engines"],
+    "ray": ["spanwise.orchestrator.agents.ray_engine", "spanwise.scheduler.data_service.engines"],
     "jinja2": ["spanwise.scheduler.web"],
     "markupsafe": ["spanwise.scheduler.web"],
     "starlette": ["spanwise.scheduler.web"],

@@ -36,6 +36,7 @@ PREFIX = "SPANWISE_"
 NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor", "storage")
 GRACE_S = 10.0
 GROUP_S = 3600.0
+LOCAL = "local"
 FORECAST_LOAD = 0.8
 _NEAR = 0.6
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.|\$\{")
@@ -69,10 +70,17 @@ class AlertSettings:
 class ExecutorSettings:
     """Where nodes are executed, and what they may use together."""
 
+    name: str = LOCAL  #: the executor of nodes that say nothing
+    address: str | None = None  #: of the engine; None: the one that it finds by itself
+    pipelines: Mapping[str, str] = field(default_factory=dict)  #: the executor of all nodes of a pipeline, by its name
     cpus: float | None = None  #: of this machine, for nodes that say how many they need; None: as many as it has
     memory: str | None = None  #: the same of memory, such as "32GiB"
     gpus: tuple[str, ...] | None = None  #: the same of GPUs, as CUDA_VISIBLE_DEVICES names them
     pools: Mapping[str, int] = field(default_factory=dict)  #: how many nodes of each pool may run at once
+
+    def name_of(self, pipeline: str) -> str:
+        """The executor of the nodes of a pipeline that say nothing themselves."""
+        return self.pipelines.get(pipeline, self.name)
 
     @property
     def machine(self) -> Machine:
@@ -235,6 +243,9 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
     class WrittenExecutor(BaseModel):
         model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
+        name: Literal["local", "ray"] | None = None
+        address: str | None = Field(default=None, min_length=1)
+        pipelines: dict[str, Literal["local", "ray"]] | None = None
         cpus: float | None = Field(default=None, gt=0)
         memory: Annotated[str, AfterValidator(_memory)] | None = None
         gpus: list[str] | None = None

@@ -200,21 +200,32 @@ class Bench:
 
 
 def until_ended(executor, within_s=120.0, lost=None) -> JobEnded:
-    """Waits for a job's end, and answers whatever it asks with `lost`."""
-    deadline = time.monotonic() + within_s
+    """Waits for the end of the only job, and answers whatever it asks with `lost`."""
+    (ended,) = until_all_ended(executor, 1, within_s, lost)
+    return ended
+
+
+def until_all_ended(executor, count, within_s=120.0, lost=None) -> list[JobEnded]:
+    """Waits for the ends of so many jobs."""
+    deadline, ended = time.monotonic() + within_s, []
     while time.monotonic() < deadline:
         for event in executor.wait(0.1):
             if isinstance(event, JobEnded):
-                return event
-            executor.answer(event.id, lost)
-    raise AssertionError(f"nothing ended within {within_s} s")
+                ended.append(event)
+            else:
+                executor.answer(event.id, lost)
+        if len(ended) >= count:
+            return ended
+    raise AssertionError(f"{count - len(ended)} jobs did not end within {within_s} s")
 
 
 def until_logged(executor, job: NodeJob, text: str, within_s=120.0) -> str:
     """Waits until the log of a running job contains a text."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        assert not any(isinstance(event, JobEnded) for event in executor.wait(0.05))
+        for event in executor.wait(0.05):
+            assert not isinstance(event, JobEnded), event.failure
+            executor.answer(event.id, None)
         file = Path(job.log)
         if file.exists() and text in (found := file.read_text(errors="replace")):
             return found

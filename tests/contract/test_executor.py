@@ -1,5 +1,7 @@
 """Executors: what becomes of the work of a node, wherever it is done. One suite for every implementation of the port."""
 
+import atexit
+import functools
 import os
 import re
 import threading
@@ -10,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import Resources
+from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
+from spanwise.orchestrator.agents.ray_engine import RayEngine
 from spanwise.orchestrator.job import FenceQuery
 from spanwise.orchestrator.local_executor import LocalExecutor
-from tests.contract.executor_jobs import Bench, Reads, Work, is_gone, until_ended, until_logged
+from tests.contract.executor_jobs import Bench, Reads, Work, is_gone, until_all_ended, until_ended, until_logged
+from tests.contract.ray_cluster import RayCluster
 
 
 @contextmanager
@@ -21,7 +26,33 @@ def local(bench):
         yield executor
 
 
-@pytest.fixture(params=[local], ids=lambda each: each.__name__)
+class KeptEngine(RayEngine):
+    """Stays connected: to connect takes seconds."""
+
+    def close(self) -> None: ...
+
+
+@functools.cache
+def cluster():
+    """The cluster that the variable names, or with "1" one of its own."""
+    address = os.environ["SPANWISE_TEST_RAY"]
+    if ":" in address:
+        return KeptEngine(address)
+    own = RayCluster()
+    atexit.register(own.close)
+    return KeptEngine(own.address)
+
+
+@contextmanager
+def ray(bench):
+    with PlacedExecutor(bench.pipeline, cluster(), root=bench.root, away=bench.pipeline.order) as executor:
+        yield executor
+
+
+ON_RAY = pytest.param(ray, marks=pytest.mark.skipif("SPANWISE_TEST_RAY" not in os.environ, reason="make test-engines"))
+
+
+@pytest.fixture(params=[local, ON_RAY], ids=lambda each: each.__name__)
 def opened(request):
     """Opens an executor for a bench."""
     return request.param
@@ -169,7 +200,7 @@ def test_a_stop_that_comes_at_once_is_heard(executor, bench):
         executor.start(job)
         executor.stop(job.id, "The run was stopped.", grace_s=1000.0)
 
-    ended = [until_ended(executor) for _ in jobs]
+    ended = until_all_ended(executor, len(jobs))
 
     assert {e.failure.message for e in ended} == {"The run was stopped."}
 

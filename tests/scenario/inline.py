@@ -22,6 +22,7 @@ class InlineExecutor:
     """Does the work of a node at once, where `Executor` has a process do it; see there for the methods."""
 
     mark = 0  # no process carries it
+    engine = ""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,34 @@ def test_the_password_is_not_in_a_refusal(folder: Path) -> None:
 
     assert "metadata: " in str(refused.value)
     assert "hidden" not in str(refused.value)
+
+
+def test_the_executor_is_a_table(folder: Path) -> None:
+    """Its name, and that of single pipelines; what this machine has; the sizes of pools."""
+    (folder / "spanwise.toml").write_text(
+        '[executor]\nname = "ray"\naddress = "10.0.0.5:6379"\ncpus = 2\nmemory = "4GiB"\ngpus = ["0"]\n'
+        '[executor.pools]\ngpu = 1\n[executor.pipelines]\nsmall = "local"\n'
+    )
+
+    executor = settings.read().executor
+
+    assert (executor.name, executor.address, dict(executor.pools)) == ("ray", "10.0.0.5:6379", {"gpu": 1})
+    assert (executor.name_of("small"), executor.name_of("large")) == ("local", "ray")
+    assert (executor.machine.cpus, executor.machine.memory_bytes, executor.machine.gpus) == (2, 4 << 30, ("0",))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('name = "slurm"', "executor.name: input should be 'local' or 'ray'"),
+        ('memory = "much"', "'much' is not an amount of memory"),
+        ("pools = {gpu = 0}", "executor.pools.gpu: input should be greater than or equal to 1"),
+        ("cpu = 3", "executor.cpu: is not a setting"),
+    ],
+)
+def test_a_wrong_executor_is_refused(folder: Path, text: str, says: str) -> None:
+    """Where it is written, and with what is allowed."""
+    (folder / "spanwise.toml").write_text(f"[executor]\n{text}\n")
+
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        settings.read()

@@ -1,0 +1,203 @@
+"""Agents: a local executor on another machine, which does what a controller says over a line and reports back.
+
+`python -m spanwise.orchestrator.agents.agent FD`, started by what its engine runs there; FD is its end of the line. It
+ends, with all that it has started, when the process that started it ends, when the line closes, and when the controller
+is silent for too long: a controller that is cut off, or frozen, must not leave work behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from spanwise.orchestrator import process
+from spanwise.orchestrator.agents import code_bundle
+from spanwise.orchestrator.agents.messages import (
+    Answer,
+    Asked,
+    Close,
+    Closed,
+    Command,
+    Ended,
+    Hello,
+    Ping,
+    Prepare,
+    Printed,
+    Ready,
+    Report,
+    StartJob,
+    StopJob,
+    Unfit,
+)
+from spanwise.orchestrator.agents.relocation import Relocation
+from spanwise.orchestrator.errors import NodeFailed, SpanwiseError
+from spanwise.orchestrator.job import JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.local_executor import LocalExecutor
+from spanwise.orchestrator.process import Survivor
+from spanwise.orchestrator.resources import Machine
+
+_LOG_S = 0.2
+"""How often the log of a running job is looked at."""
+
+_CHUNK_BYTES = 1 << 20
+_MOST = Machine(cpus=float("inf"), memory_bytes=1 << 62, placed=True)
+
+
+@dataclass
+class _SentLog:
+    file: Path
+    sent: int = 0
+
+
+@dataclass
+class Agent:
+    """What drives the executor of one machine."""
+
+    line: Connection
+    executor: LocalExecutor
+    place: Relocation
+    logs: Path
+    silence_s: float
+    commands: queue.SimpleQueue[Command | None] = field(default_factory=queue.SimpleQueue)
+    asked: dict[int, NodeJob] = field(default_factory=dict)  #: jobs that wait for the first answer about their fence
+    open_logs: dict[int, _SentLog] = field(default_factory=dict)
+    heard_s: float = field(default_factory=time.monotonic)
+    closing: bool = False
+
+    def serve(self, parent: int) -> None:
+        """Does what it is asked until somebody closes it, or nobody is left to ask."""
+        threading.Thread(target=self._listen, name="line", daemon=True).start()
+        threading.Thread(target=self._watch, args=(parent,), name="parent", daemon=True).start()
+        while not self.closing and time.monotonic() - self.heard_s < self.silence_s:
+            for event in self.executor.wait(_LOG_S if self.open_logs else 1.0):
+                if isinstance(event, JobEnded):
+                    self._end(event)
+                else:
+                    self._report(Asked(event.id))
+            while not self.commands.empty():
+                self._do(self.commands.get())
+            for job in self.open_logs:
+                self._print(job)
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                command = self.line.recv()
+                self.heard_s = time.monotonic()
+                if not isinstance(command, Ping):
+                    self.commands.put(command)
+                    self.executor.wake()
+        self._leave()
+
+    def _watch(self, parent: int) -> None:
+        handle = process.watch(parent)
+        if handle is not None:
+            select.select([handle], [], [])
+        if handle is not None or os.getppid() != parent:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.commands.put(None)
+        self.executor.wake()
+
+    def _do(self, command: Command | None) -> None:
+        match command:
+            case StartJob(job):
+                self.asked[job.id] = job
+                self._report(Asked(job.id))
+            case Answer(job, lost) if job in self.asked:
+                self._start(self.asked.pop(job), lost)
+            case Answer(job, lost):
+                self.executor.answer(job, lost)
+            case StopJob(job=job) if job in self.asked:
+                del self.asked[job]
+                self._report(Ended(JobEnded(id=job, failure=_stopped(command))))
+            case StopJob(job=job) if job in self.executor.running:
+                self.executor.stop(job, command.why, timed_out=command.timed_out, grace_s=command.grace_s)
+            case Close() | None:
+                self.closing = True
+
+    def _start(self, job: NodeJob, lost: str | None) -> None:
+        if lost is not None:
+            self._report(Ended(JobEnded(id=job.id, failure=JobFailure(message=lost))))
+            return
+        log = self.logs / f"{job.id}.log"
+        self.open_logs[job.id] = _SentLog(log)
+        try:
+            self.executor.start(self.place.arriving(job, log))
+        except SpanwiseError as error:
+            del self.open_logs[job.id]
+            self._report(Ended(JobEnded(id=job.id, failure=JobFailure(message=str(error)))))
+
+    def _end(self, event: JobEnded) -> None:
+        self._print(event.id)
+        log = self.open_logs.pop(event.id, None)
+        if log is not None:
+            log.file.unlink(missing_ok=True)
+        self._report(Ended(self.place.leaving(event)))
+
+    def _print(self, job: int) -> None:
+        """Sends what the job has written since the last time."""
+        log = self.open_logs.get(job)
+        if log is None or not log.file.exists():
+            return
+        with log.file.open("rb") as file:
+            file.seek(log.sent)
+            while text := file.read(_CHUNK_BYTES):
+                log.sent += len(text)
+                self._report(Printed(job, text))
+
+    def _report(self, report: Report) -> None:
+        with contextlib.suppress(OSError):  # the listener notices that the line is closed
+            self.line.send(report)
+
+
+def _stopped(stop: StopJob) -> JobFailure:
+    return JobFailure(message=stop.why, timed_out=stop.timed_out)
+
+
+def main(line: Connection, place: str, parent: int) -> None:
+    """The life of an agent."""
+    wanted = line.recv()
+    assert isinstance(wanted, Prepare)
+    there = code_bundle.environment(wanted.code.environment.libraries)
+    line.send(Hello(environment=there, host=socket.gethostname(), place=place, pid=os.getpid()))
+    if code_bundle.differences(wanted.code.environment, there):
+        return  # the controller has seen the same, and says so
+    folder = Path(tempfile.mkdtemp(prefix="spanwise-agent-"))
+    try:
+        if not process.take_mark(wanted.mark) and process.LINUX:
+            raise NodeFailed("it runs inside of a marked process, so that its own could not be found again")
+        relocation = Relocation.choose(wanted, folder)
+        pipeline = code_bundle.unpack(wanted.code, folder / "code")
+        executor = LocalExecutor(pipeline, replace(_MOST, gpus=Machine.here().gpus))
+    except SpanwiseError as error:
+        line.send(Unfit(str(error)))
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    survivors: list[Survivor] = []
+    try:
+        (folder / "logs").mkdir()
+        line.send(Ready(executor.mark, process.identity()))
+        Agent(line, executor, relocation, folder / "logs", wanted.silence_s).serve(parent)
+    finally:
+        executor.close()
+        survivors = process.kill(executor.mark)
+        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        line.send(Closed(tuple(map(str, survivors))))
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), sys.argv[2], int(sys.argv[3]))

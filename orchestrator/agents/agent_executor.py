@@ -1,0 +1,302 @@
+"""Executors on an engine: jobs are done by agents on other machines; each does one at a time, and is kept for the next.
+
+A thread for each agent talks to it. The thread of the run only reads queues, so a machine that does not answer holds up
+nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spanwise.orchestrator.agents import code_bundle
+from spanwise.orchestrator.agents.code_bundle import CodeBundle
+from spanwise.orchestrator.agents.engine import AgentEngine, AgentLine, AgentLost
+from spanwise.orchestrator.agents.messages import (
+    Answer,
+    Asked,
+    Close,
+    Closed,
+    Command,
+    Ended,
+    Hello,
+    Prepare,
+    Printed,
+    Ready,
+    Report,
+    StartJob,
+    StopJob,
+    Unfit,
+)
+from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.errors import NodeFailed, SpanwiseError
+from spanwise.orchestrator.executor import ExecutorEvent
+from spanwise.orchestrator.job import FenceQuery, JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.process import Survivor
+from spanwise.orchestrator.resources import NOTHING_ASKED, Resources
+
+log = logging.getLogger("spanwise.executor")
+
+SILENCE_S = 60.0
+"""An agent that hears nothing of its controller for so long ends itself, with its job."""
+
+KEPT_S = 10.0
+"""An agent without a job is kept for so long, since the next node may want one like it."""
+
+_POLL_S = 2.0
+_START_POLL_S = 0.2
+_CLOSE_S = 30.0
+
+
+@dataclass
+class _Member:
+    """What one thread does: it starts an agent, and passes messages on in both directions."""
+
+    number: int
+    asked: Resources
+    outbox: queue.SimpleQueue[Command | None] = field(default_factory=queue.SimpleQueue)
+    job: NodeJob | None = None  #: what it does, or is to do first
+    stopped: JobFailure | None = None
+    idle_since: float = 0.0
+    ready: Ready | None = None
+    ended: bool = False
+    closing: bool = False
+    unproven: bool = False  #: whether something of it may be left
+    threads: list[threading.Thread] = field(default_factory=list)
+
+
+class AgentExecutor:
+    """Runs the jobs of a pipeline on an engine; see Executor. `report` is called, from any thread, with each event."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        engine: AgentEngine,
+        *,
+        root: Path,
+        mark: int,
+        report: Callable[[], None],
+        kept_s: float = KEPT_S,
+    ) -> None:
+        self._engine = engine
+        self._root = root
+        self._mark = mark
+        self._wake = report
+        self._kept_s = kept_s
+        self._asked = {node.name: node.resources for node in pipeline if isinstance(node, Component)}
+        self._code: CodeBundle = code_bundle.pack(pipeline)
+        self._agents: list[_Member] = []
+        self._count = 0
+        self._events: queue.SimpleQueue[ExecutorEvent] = queue.SimpleQueue()
+        self._jobs: dict[int, _Member] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._token = secrets.token_hex(16)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        return tuple(self._jobs)
+
+    def start(self, job: NodeJob) -> None:
+        """Starts a job on an agent that has none, or on a new one."""
+        asked = replace(self._asked.get(job.node, NOTHING_ASKED), pool="")
+        Path(job.log).parent.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            agent = next((a for a in self._agents if a.job is None and not a.ended and a.asked == asked), None)
+            if agent is None:
+                self._count += 1
+                agent = _Member(self._count, asked)
+                self._agents.append(agent)
+            agent.job, agent.stopped = job, None
+            self._jobs[job.id] = agent
+        agent.outbox.put(StartJob(job))
+        if not agent.threads:
+            self._run(agent, self._talk, agent)
+
+    def stop(self, job: int, why: str, *, timed_out: bool, grace_s: float) -> None:
+        agent = self._jobs[job]
+        if agent.stopped is None:
+            agent.stopped = JobFailure(message=why, timed_out=timed_out)
+            agent.outbox.put(StopJob(job=job, why=why, timed_out=timed_out, grace_s=grace_s))
+
+    def answer(self, job: int, lost: str | None) -> None:
+        if (agent := self._jobs.get(job)) is not None:
+            agent.outbox.put(Answer(job, lost))
+
+    def events(self) -> list[ExecutorEvent]:
+        """What has happened since the last time."""
+        found: list[ExecutorEvent] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(event := self._events.get_nowait())
+                if isinstance(event, JobEnded):
+                    self._jobs.pop(event.id, None)
+        return found
+
+    def sweep(self) -> list[Survivor]:
+        """Ends the agents, which have no jobs, and proves that nothing is left of them."""
+        return [] if self._end_agents() else self._prove()
+
+    def close(self) -> None:
+        """Ends all jobs and agents."""
+        if self._closed:
+            return
+        self._closed = True
+        if not self._end_agents() and (left := self._prove()):
+            log.error("agents-left", extra={"engine": self._engine.name, "reason": ", ".join(map(str, left))})
+        self._engine.close()
+
+    def _prove(self) -> list[Survivor]:
+        try:
+            left = self._engine.end_all(self._mark)
+        except NodeFailed as error:
+            return [Survivor(0, "?", str(error))]
+        return [Survivor(0, "?", each) for each in left]
+
+    def _end_agents(self) -> bool:
+        """Ends the agents; returns whether each has ended for certain, and all that it started."""
+        agents, self._agents = self._agents, []
+        for agent in agents:
+            agent.closing = True
+            agent.outbox.put(Close())
+        deadline = time.monotonic() + _CLOSE_S
+        for agent in agents:
+            for thread in agent.threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(agent.unproven or any(t.is_alive() for t in agent.threads) for agent in agents)
+
+    def _run(self, agent: _Member, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, name=f"agent-{agent.number}", daemon=True)
+        agent.threads.append(thread)
+        thread.start()
+
+    # What follows is done in the threads of agents.
+
+    def _talk(self, agent: _Member) -> None:
+        line: AgentLine | None = None
+        failure: JobFailure
+        try:
+            line = self._engine.launch(self._mark, agent.number, agent.asked)
+            while not line.wait_started(_START_POLL_S):
+                if agent.closing or agent.stopped is not None:
+                    raise AgentLost("It was stopped while it waited for a machine.")  # noqa: TRY301
+            self._prepare(agent, line)
+            self._run(agent, self._send_all, agent, line)
+            self._listen(agent, line)
+            failure = JobFailure(message="The agent was closed.")
+        except AgentLost as lost:
+            failure = JobFailure(message=str(lost), cause=lost.cause)
+        except SpanwiseError as error:
+            failure = JobFailure(message=str(error))
+        except Exception as error:  # an engine may raise anything
+            log.exception("agent-failed", extra={"engine": self._engine.name})
+            failure = JobFailure(message=f"{self._engine.name}: {type(error).__name__}: {error}")
+        agent.outbox.put(None)
+        left = self._end(agent, line)
+        agent.unproven = bool(left)
+        with self._lock:
+            agent.ended = True
+            job, agent.job = agent.job, None
+        if job is not None:
+            said = agent.stopped or failure
+            rest = f" This may be left: {', '.join(left)}." if left else ""
+            self._tell(JobEnded(id=job.id, failure=replace(said, message=said.message + rest)))
+
+    def _end(self, agent: _Member, line: AgentLine | None) -> list[str]:
+        if line is None:
+            return []
+        try:
+            return line.end(agent.ready)
+        except NodeFailed as error:
+            return [str(error)]
+
+    def _prepare(self, agent: _Member, line: AgentLine) -> None:
+        """Compares the environments, then gives the agent the code."""
+        assert agent.job is not None
+        token = self._root / agent.job.run.pipeline / ".runs" / f".agents-{self._mark}"
+        token.parent.mkdir(parents=True, exist_ok=True)
+        token.write_text(self._token, encoding="ascii")
+        try:
+            line.send(
+                Prepare(
+                    code=self._code,
+                    mark=self._mark,
+                    root=str(self._root),
+                    token=self._token,
+                    token_file=str(token),
+                    archived=agent.job.archive is not None,
+                    silence_s=SILENCE_S,
+                )
+            )
+            for report in self._first(line):
+                if isinstance(report, Hello):
+                    self._compare(report)
+                elif isinstance(report, Unfit):
+                    raise NodeFailed(f"The agent at {line.place} cannot do the work: {report.why}")
+                elif isinstance(report, Ready):
+                    agent.ready = report
+                    return
+        finally:
+            token.unlink(missing_ok=True)
+
+    def _first(self, line: AgentLine) -> Iterator[Report]:
+        while True:
+            yield from line.receive(_POLL_S)
+
+    def _compare(self, hello: Hello) -> None:
+        wrong = code_bundle.differences(self._code.environment, hello.environment)
+        if wrong:
+            raise NodeFailed(
+                f"{hello.host} ({self._engine.name}) has another environment than this machine: {'; '.join(wrong)}. "
+                f"Nothing was started there. Install the same versions in both."
+            )
+
+    def _send_all(self, agent: _Member, line: AgentLine) -> None:
+        with contextlib.suppress(AgentLost):  # the other thread says so
+            while (command := agent.outbox.get()) is not None:
+                line.send(command)
+
+    def _listen(self, agent: _Member, line: AgentLine) -> None:
+        while True:
+            for report in line.receive(_POLL_S):
+                if isinstance(report, Closed):
+                    if report.survivors:
+                        raise NodeFailed(f"Processes would not die: {', '.join(report.survivors)}.")
+                    agent.ready = None  # it has ended all that it had started
+                    return
+                self._take(agent, report)
+            self._close_idle(agent)
+
+    def _close_idle(self, agent: _Member) -> None:
+        with self._lock:
+            idle = agent.job is None and not agent.ended and time.monotonic() - agent.idle_since > self._kept_s
+            agent.ended = agent.ended or idle
+        if idle:
+            agent.outbox.put(Close())
+
+    def _take(self, agent: _Member, report: Report) -> None:
+        match report:
+            case Printed(job, text) if agent.job is not None and agent.job.id == job:
+                with Path(agent.job.log).open("ab") as file:
+                    file.write(text)
+            case Asked(job):
+                self._tell(FenceQuery(job))
+            case Ended(ended):
+                stopped = agent.stopped
+                with self._lock:
+                    agent.job, agent.idle_since = None, time.monotonic()
+                if stopped is not None and ended.failure is not None:
+                    ended = replace(ended, failure=replace(ended.failure, timed_out=stopped.timed_out))
+                self._tell(ended)
+
+    def _tell(self, event: ExecutorEvent) -> None:
+        self._events.put(event)
+        self._wake()

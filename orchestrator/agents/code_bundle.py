@@ -1,0 +1,170 @@
+"""Code bundles: the code that a pipeline needs, by content, for a machine that has the libraries and not the files.
+
+What is found is what the cache key covers: the files of the user's that the pipeline's functions are in, and those
+which they import, followed through the code without running it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from spanwise.orchestrator import user_code
+from spanwise.orchestrator.code_digest import spanwise_content
+from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.errors import LoadError, NodeFailed
+from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.user_code import Import, Owner, Shipment
+
+_ALWAYS = ("apache-beam", "cloudpickle", "numpy", "polars", "pyarrow")
+"""What components of spanwise compute with, whatever the pipeline imports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What code finds where it runs."""
+
+    python: str
+    spanwise: str  #: its version and a digest of its files
+    libraries: Mapping[str, str] = field(default_factory=dict)  #: versions by distribution
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeBundle:
+    """A pipeline, the files of its code, and the environment that it was packed in."""
+
+    files: Mapping[str, bytes]  #: by place below the folder that modules are imported from
+    modules: tuple[str, ...]  #: those that the pickled pipeline names
+    content: bytes  #: the pickled pipeline
+    environment: Environment
+
+
+def pack(pipeline: Pipeline) -> CodeBundle:
+    """Packs a pipeline for another machine.
+
+    Raises:
+        ParameterError: something in it cannot be pickled.
+    """
+    shipment = user_code.ship(pipeline)
+    found = _Closure()
+    for name, file in shipment.modules:
+        found.add(name, file)
+    libraries = {*_ALWAYS, *found.libraries}
+    for node in pipeline:
+        libraries.update(node.libraries if isinstance(node, Component) else ())
+    return CodeBundle(
+        files=found.files,
+        modules=tuple(name for name, _ in shipment.modules),
+        content=shipment.content,
+        environment=environment(libraries),
+    )
+
+
+def environment(libraries: Iterable[str]) -> Environment:
+    """The environment of this process, with the versions of these libraries; one that is missing has the version ""."""
+    versions = {name: _version(name) for name in sorted(libraries)}
+    return Environment(python=platform.python_version(), spanwise=spanwise_content(), libraries=versions)
+
+
+def differences(wanted: Environment, there: Environment) -> list[str]:
+    """What another environment has that is not as wanted, for people; an empty list where work may start."""
+    found = []
+    if wanted.python.rpartition(".")[0] != there.python.rpartition(".")[0]:
+        found.append(f"Python {there.python}, not {wanted.python}")
+    if wanted.spanwise != there.spanwise:
+        found.append(f"spanwise {there.spanwise}, not {wanted.spanwise}")
+    for name, version in wanted.libraries.items():
+        has = there.libraries.get(name, "")
+        if version and version != has:
+            found.append(f"{name} {has}, not {version}" if has else f"no {name}, which is {version} here")
+    return found
+
+
+def unpack(bundle: CodeBundle, folder: Path) -> Pipeline:
+    """Writes the files below a folder, and loads the pipeline from them. Runs what the sender says.
+
+    Raises:
+        LoadError: a module cannot be imported there.
+    """
+    for name, text in bundle.files.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(text)
+    sys.path.insert(0, str(folder))
+    modules = tuple((name, str(_place_of(bundle, name, folder))) for name in bundle.modules)
+    try:
+        pipeline = user_code.unpack(Shipment(modules, (), bundle.content))
+    except Exception as error:
+        raise LoadError(f"the code of the pipeline cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(pipeline, Pipeline):
+        raise NodeFailed(f"A bundle held {type(pipeline).__name__} instead of a pipeline.")
+    return pipeline
+
+
+def _place_of(bundle: CodeBundle, module: str, folder: Path) -> Path:
+    path = module.replace(".", "/")
+    return folder / (f"{path}/__init__.py" if f"{path}/__init__.py" in bundle.files else f"{path}.py")
+
+
+class _Closure:
+    """The files of modules of the user's, and of all that they import."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.libraries: set[str] = set()
+        self._seen: set[str] = set()
+
+    def add(self, name: str, file: str, *, package: bool | None = None) -> None:
+        """Adds a module by the name under which it is imported, with its parents and what it imports."""
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        is_package = Path(file).name == "__init__.py" if package is None else package
+        path = name.replace(".", "/")
+        content = Path(file).read_bytes()
+        self.files[f"{path}/__init__.py" if is_package else f"{path}{Path(file).suffix}"] = content
+        above = name.rpartition(".")[0]
+        if above:
+            self._follow(Import(above, 0, (), None), "")
+        if not file.endswith(".py"):
+            return
+        for code in user_code.code_within(compile(content, file, "exec", dont_inherit=True)):
+            for use in user_code.uses(code):
+                if isinstance(use, Import):
+                    self._follow(use, name if is_package else above)
+
+    def _follow(self, found: Import, package: str) -> None:
+        for spec in user_code.find_imported(found, package):
+            if spec.origin is None or not spec.has_location:
+                continue
+            owner = user_code.owner_of(spec.name, spec.origin)
+            if owner is Owner.USER:
+                self.add(spec.name, spec.origin, package=spec.submodule_search_locations is not None)
+            elif owner is Owner.LIBRARY:
+                self.libraries.update(_distributions(spec))
+
+
+def _distributions(spec: ModuleSpec) -> Iterator[str]:
+    yield from _by_module().get(spec.name.partition(".")[0], ())
+
+
+def _by_module() -> Mapping[str, list[str]]:
+    if not _known:
+        _known.update(importlib.metadata.packages_distributions())
+    return types.MappingProxyType(_known)
+
+
+_known: dict[str, list[str]] = {}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,105 @@
+"""Code bundles: what a pipeline needs of the user's files, and whether another environment is the same."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator.agents.code_bundle import Environment, differences, environment, pack
+
+HERE = Environment(python="3.12.4", spanwise="0.1.0 (abc)", libraries={"numpy": "2.1.0", "absent": ""})
+
+
+@pytest.mark.parametrize(
+    ("there", "says"),
+    [
+        ({}, []),
+        ({"python": "3.12.9"}, []),
+        ({"python": "3.11.4"}, ["Python 3.11.4, not 3.12.4"]),
+        ({"spanwise": "0.1.0 (abd)"}, ["spanwise 0.1.0 (abd), not 0.1.0 (abc)"]),
+        ({"libraries": {"numpy": "2.2.0"}}, ["numpy 2.2.0, not 2.1.0"]),
+        ({"libraries": {"numpy": ""}}, ["no numpy, which is 2.1.0 here"]),
+    ],
+)
+def test_another_environment_is_named(there, says):
+    """What would make other results, or none, is said before work starts; a patch release of Python is not."""
+    assert differences(HERE, replace(HERE, **there)) == says
+
+
+def test_this_environment_is_the_same_as_itself():
+    """Nothing that changes between two looks is part of it."""
+    assert differences(environment(["numpy"]), environment(["numpy"])) == []
+
+
+SCRIPT = """\
+import pickle, sys
+sys.path.insert(0, sys.argv[1])
+import flow
+from spanwise.orchestrator.agents.code_bundle import pack
+pickle.dump(pack(flow.pipeline), open(sys.argv[2], "wb"))
+"""
+READER = """\
+import pickle, sys
+from pathlib import Path
+from spanwise.orchestrator.agents.code_bundle import unpack
+pipeline = unpack(pickle.load(open(sys.argv[1], "rb")), Path(sys.argv[2]))
+print(pipeline.nodes["Make"].run.__globals__["work"]())
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A pipeline file, a module beside it, a package, and a file that nothing uses."""
+    home = tmp_path / "project"
+    (home / "parts" / "deep").mkdir(parents=True)
+    (home / "flow.py").write_text(
+        "import beside\n"
+        "from spanwise.orchestrator import Component, Output, Pipeline, Report\n"
+        "def work():\n    from parts.deep import late\n    return beside.ONE + late.two()\n"
+        "class Make(Component):\n    def run(self, report: Output[Report]) -> None: work()\n"
+        "pipeline = Pipeline('flow', [Make()])\n"
+    )
+    (home / "beside.py").write_text("ONE = 1\n")
+    (home / "parts" / "__init__.py").write_text("")
+    (home / "parts" / "deep" / "__init__.py").write_text("")
+    (home / "parts" / "deep" / "late.py").write_text("from ..sibling import TWO\ndef two(): return TWO\n")
+    (home / "parts" / "sibling.py").write_text("TWO = 2\n")
+    (home / "unused.py").write_text("raise SystemExit\n")
+    return home
+
+
+def test_code_runs_where_its_files_are_not(project, tmp_path):
+    """What is imported late, and by a relative import, is there too; what nothing uses is not."""
+    packed, elsewhere = tmp_path / "packed", tmp_path / "elsewhere"
+    subprocess.run([sys.executable, "-c", SCRIPT, project, packed], check=True)
+    project.rename(tmp_path / "gone")
+
+    said = subprocess.run(
+        [sys.executable, "-c", READER, packed, elsewhere], check=True, capture_output=True, text=True
+    ).stdout
+
+    assert said == "3\n"
+    files = sorted(str(path.relative_to(elsewhere)) for path in Path(elsewhere).rglob("*.py"))
+    assert files == [
+        "beside.py", "flow.py", "parts/__init__.py", "parts/deep/__init__.py", "parts/deep/late.py", "parts/sibling.py",
+    ]  # fmt: skip
+
+
+def test_a_pipeline_of_libraries_alone_has_no_files():
+    """Nodes of spanwise are there already."""
+    from spanwise.components import Importer
+    from spanwise.orchestrator import Model, Pipeline
+
+    assert pack(Pipeline("p", [Importer(kind=Model, uri="/nowhere", name="Take")])).files == {}
+
+
+def test_the_flights_pipeline_can_be_sent():
+    """The worked example goes to another machine as it is."""
+    from spanwise.pipelines.flights import flights
+
+    bundle = pack(flights("/data", "/serving"))
+
+    assert set(bundle.modules) <= {"spanwise.pipelines.flights"}
+    assert bundle.environment.libraries["scikit-learn"]

@@ -1,0 +1,90 @@
+"""Runs on Ray when something dies: real clusters of several machines, which are processes here."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spanwise.orchestrator import State
+from spanwise.orchestrator.mlmd import open_store
+from tests.contract.executor_jobs import is_gone
+
+pytestmark = pytest.mark.skipif("SPANWISE_TEST_RAY" not in os.environ, reason="make test-engines")
+
+
+@pytest.fixture
+def cluster():
+    from tests.contract.ray_cluster import RayCluster
+
+    cluster = RayCluster(cpus=0)
+    yield cluster
+    cluster.close()
+
+
+def start(root, cluster):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.scenario.on_ray", root, cluster.address],
+        cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def pids_of(root):
+    file = root / "pids"
+    return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def until(condition, within_s=240.0):
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def executions_of(root):
+    store = open_store(str(root / "metadata.db"))
+    found = {
+        run.number: (run.state, [(e.attempt, e.state) for e in store.executions(run)]) for run in store.runs("away")
+    }
+    store.close()
+    return found
+
+
+def test_a_killed_controller_leaves_nothing_on_the_cluster(tmp_path, cluster):
+    """Its node ends with it, nothing of it is published, and the next run begins once that is proven."""
+    cluster.add("worker", "--num-cpus=1")
+    run = start(tmp_path, cluster)
+    until(lambda: pids_of(tmp_path) or run.poll() is not None)
+    os.kill(run.pid, signal.SIGKILL)
+    run.communicate()
+
+    until(lambda: is_gone(pids_of(tmp_path)[0]))
+    (tmp_path / "go").touch()
+    after = start(tmp_path, cluster)
+    said, _ = after.communicate(timeout=300)
+
+    assert after.returncode == 0, said
+    assert executions_of(tmp_path) == {
+        1: (State.FAILED, [(1, State.FAILED)]),
+        2: (State.COMPLETE, [(1, State.COMPLETE)]),
+    }
+
+
+def test_a_node_whose_machine_is_taken_away_is_tried_again_without_counting(tmp_path, cluster):
+    """It allows no retry, and yet it succeeds on another machine."""
+    cluster.add("spot", "--num-cpus=1")
+    run = start(tmp_path, cluster)
+    until(lambda: pids_of(tmp_path) or run.poll() is not None)
+
+    cluster.kill("spot")
+    (tmp_path / "go").touch()
+    cluster.add("another", "--num-cpus=1")
+    said, _ = run.communicate(timeout=300)
+
+    assert run.returncode == 0, said
+    assert "retry-scheduled Wait Its machine is gone" in said
+    (state, attempts) = executions_of(tmp_path)[1]
+    assert (state, sorted(attempts, key=str)) == (State.COMPLETE, [(1, State.FAILED), (2, State.COMPLETE)])
