@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -81,6 +81,17 @@ test-sql: $(VENV)/.dev  ## Run the tests of queries on a PostgreSQL of their own
 	    echo "Installing PostgreSQL"; apt-get install --yes --no-install-recommends postgresql >/dev/null; } || \
 	    { echo "There is no PostgreSQL, and apt-get could not install it: apt-get install postgresql" >&2; exit 1; }
 	SPANWISE_TEST_SQL=1 $(BIN)/python -m pytest -n 0 tests/components/ingest/test_query_example_gen.py
+
+# TFDV has no wheels for later Pythons. Beam from 2.60 on lacks what tfx-bsl imports.
+test-peers: $(VENV)/.dev  ## Compare statistics, transforms and metrics with TFDV, TensorFlow Transform and TFMA; needs Python 3.10
+	$(PIP) install uv
+	$(BIN)/uv venv --quiet --clear --python 3.10 $(VENV)/tfx
+	$(BIN)/uv pip install --quiet --python $(VENV)/tfx/bin/python tensorflow-data-validation==1.16.1 \
+	    tensorflow-transform==1.16.0 tensorflow-model-analysis==0.47.1 'apache-beam<2.60' dill
+	mkdir -p $(VENV)/tfx/rows
+	$(BIN)/python -c "from pathlib import Path; from tests.peers.rows import write_rows; write_rows(Path('$(VENV)/tfx/rows'))"
+	cd $(VENV)/tfx/rows && TF_CPP_MIN_LOG_LEVEL=3 ../bin/python $(CURDIR)/tests/peers/tfx_figures.py data.parquet earlier.parquet scores.parquet figures.json
+	SPANWISE_TEST_PEERS=$(VENV)/tfx/rows $(BIN)/python -m pytest -n 0 tests/peers
 
 test-mlmd121: $(VENV)/.dev  ## Run the store's contract on ml-metadata 1.21, in a Debian 13 if this system is older
 	tests/mlmd121/run $(BIN)/python
