@@ -56,13 +56,16 @@ def open_dataset(examples: Sequence[Examples], split: str, columns: Sequence[str
 def open_by_artifact(
     examples: Sequence[Examples], split: str, columns: Sequence[str] | None = None
 ) -> list[tuple[Examples, Parquet]]:
-    """What reads each of the artifacts, all with the same columns.
+    """What reads each of the artifacts, all with the same columns: those that are named, or all of them by their names.
+
+    In which order the columns of one artifact are stored must not change what the others are read as.
 
     Raises:
         ParameterError, ColumnsChanged, UnreadableInput: as `dataset`.
     """
     files = _list_files(examples, split)
-    schema = _unify_columns(files)
+    unified = _unify_columns(files)
+    schema = pa.schema([unified.field(name) for name in sorted(unified.names)])
     return [
         (each, _parquet_op([file for file in files if file.artifact is each], schema, columns)) for each in examples
     ]

@@ -40,7 +40,8 @@ def test_each_span_is_read_with_the_columns_of_all(window):
     (first, second) = rows.open_by_artifact(window, "train")
 
     assert first[0] is window[0]
-    assert first[1].spec == second[1].spec == rows.open_dataset(window, "train").spec
+    assert first[1].spec == second[1].spec
+    assert first[1].spec.schema.names == sorted(rows.open_dataset(window, "train").spec.schema.names)
 
 
 def test_a_part_has_the_columns_of_all_spans(window):

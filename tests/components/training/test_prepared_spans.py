@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -135,8 +136,23 @@ def test_every_span_is_prepared_with_the_columns_of_the_window(tmp_path):
 
     rows = examples.dataset("train", prepare=look).to_arrow()
 
-    assert given == [["x", "new"], ["x", "new"]]
+    assert given == [["new", "x"], ["new", "x"]]
     assert rows.to_pydict() == {"x": [1, 2], "new": [None, 0.5]}
+
+
+@pytest.mark.parametrize("columns", [None, ["x", "y"]], ids=["all", "named"])
+def test_columns_in_another_order_prepare_only_their_own_span(tmp_path, columns):
+    """And so does a column more, where the training names those that it reads."""
+    old = pa.table({"x": [1], "y": [2]})
+    new = {"y": [4], "x": [3]} | ({} if columns is None else {"z": [5]})
+
+    def prepared(place, *tables):
+        examples = replace(window(tmp_path / place, *tables), snapshots=tmp_path / "snapshots")
+        rows = examples.dataset("train", columns=columns, prepare=lambda rows: rows.filter(col("x") > 0)).to_arrow()
+        return rows.select(["x", "y"]).to_pylist(), len(list((tmp_path / "snapshots").iterdir()))
+
+    assert prepared("a", old) == ([{"x": 1, "y": 2}], 1)
+    assert prepared("b", pa.table(new), old) == ([{"x": 3, "y": 4}, {"x": 1, "y": 2}], 2)
 
 
 def test_a_window_is_a_sequence_of_its_artifacts(tmp_path):
