@@ -24,7 +24,7 @@ from spanwise.orchestrator.storage import log_pieces
 from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
 from spanwise.orchestrator.storage.copies import MOST_BYTES
 from spanwise.orchestrator.storage.eviction import ASIDE, evict_sometimes
-from spanwise.orchestrator.storage.manifest import Manifest, Part
+from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
 from spanwise.orchestrator.storage.url import ObjectUrl
 from spanwise.orchestrator.storage.use_lock import UseLock
 
@@ -50,7 +50,7 @@ class BucketArchive:
         """
         home, manifest = self._home(str(folder)), Manifest.of(folder, content)
 
-        def upload(part: Part) -> None:
+        def upload(part: ManifestPart) -> None:
             self._bucket.upload_part(folder / part.file, (home / part.key).key, part.start, part.size_bytes)
 
         _side_by_side(upload, list(manifest.parts()))
@@ -165,7 +165,7 @@ class BucketArchive:
         for name in manifest.files:
             (draft / name).touch()
 
-        def download(part: Part) -> None:
+        def download(part: ManifestPart) -> None:
             self._bucket.download_part((home / part.key).key, draft / part.file, part.start)
 
         _side_by_side(download, list(manifest.parts()))
@@ -197,7 +197,7 @@ def _lock(root: Path) -> UseLock:
     return UseLock(root)
 
 
-def _side_by_side(call: Callable[[Part], None], parts: Sequence[Part]) -> None:
+def _side_by_side(call: Callable[[ManifestPart], None], parts: Sequence[ManifestPart]) -> None:
     if len(parts) < 2:  # noqa: PLR2004  no threads for one
         list(map(call, parts))
         return

@@ -17,7 +17,7 @@ PART_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ManifestPart:
     """One object: some bytes of a file, or all."""
 
     file: str  #: its path below the artifact
@@ -47,15 +47,15 @@ class Manifest:
             links=links,
         )
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ManifestPart]:
         """The objects that hold the files."""
         for name, size in self.files.items():
             if size <= self.part_bytes:
-                yield Part(file=name, key=name, start=0, size_bytes=size)
+                yield ManifestPart(file=name, key=name, start=0, size_bytes=size)
                 continue
             for number, start in enumerate(range(0, size, self.part_bytes)):
                 length = min(self.part_bytes, size - start)
-                yield Part(file=name, key=f"{name}/{number:05d}", start=start, size_bytes=length)
+                yield ManifestPart(file=name, key=f"{name}/{number:05d}", start=start, size_bytes=length)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
