@@ -315,11 +315,6 @@ def check_callable(op: str, argument: str, value: object) -> None:
         raise DatasetError(f"{op}({argument}={value!r}): expected a function.")
 
 
-def multiply_count(count: Count, factor: int) -> Count:
-    """A number of elements, `factor` times; 0 times infinity is 0."""
-    return None if count is None else 0 if factor == 0 else count * factor
-
-
 def ceil_div(count: Count, size: int, *, drop: bool = False) -> Count:
     """How many groups of `size` there are in `count` elements; `drop` leaves out a last, smaller one."""
     if count is None or count == math.inf:

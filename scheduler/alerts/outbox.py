@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 FOLDER = "alerts"
 SENT_LETTERS = 1000
-"""How many letters stay in `sent`."""
+"""The maximum number of letters kept in `sent`."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 3600.0
 GIVEN_UP_AFTER = timedelta(days=7)
@@ -46,7 +46,7 @@ GIVEN_UP_AFTER = timedelta(days=7)
 
 @dataclass(frozen=True, kw_only=True)
 class DeliveryReport:
-    """What a delivery came to."""
+    """The result of a delivery."""
 
     busy: bool = False  #: somebody else delivers, so nothing was done
     sent: int = 0  #: messages that a channel took
@@ -89,7 +89,7 @@ def was_alerted(root: Path, cause: str) -> bool:
 
 
 def send_now(channels: Iterable[AlertChannel], alert: Alert) -> dict[str, str]:
-    """Sends an alert past the outbox, once; by channel what was wrong, empty where it was taken."""
+    """Sends an alert once, without the outbox; returns the error of each channel, empty where it was accepted."""
     message = ChannelMessage(title=format_title(alert), body=format_body(alert), kind=alert.kind)
     with ChannelSender() as sender:
         return {channel.name: sender.send(channel, message) for channel in channels}
@@ -123,7 +123,7 @@ def _deliver_all(root: Path, routes: AlertRoutes, now: datetime) -> DeliveryRepo
     moments: list[datetime] = []
     for cause, letters in by_cause.items():
         route = routes.of(letters[0].alert.pipeline)
-        arranged = plan_letters(letters, _cause(root, cause), route, now, recovered=_recovered(root, cause))
+        arranged = plan_letters(letters, _cause(root, cause), route, now, recovered=_find_recovery_time(root, cause))
         _carry_out(root, cause, letters, arranged)
         going += (letter for letter in arranged.letters if letter.released)
         if arranged.cause and any(not letter.released for letter in arranged.letters):
@@ -144,7 +144,7 @@ def _carry_out(root: Path, cause: str, before: Sequence[Letter], arranged: Lette
             file.unlink(missing_ok=True)
         elif arranged.cause != _cause(root, cause):
             _write(file, {**asdict(arranged.cause), "cause": cause})
-        if arranged.recovered is not None and arranged.recovered != _recovered(root, cause):
+        if arranged.recovered is not None and arranged.recovered != _find_recovery_time(root, cause):
             _write(_file(root, "recovered", _digest(cause)), {"at": arranged.recovered, "cause": cause})
     for letter in arranged.dropped:
         with _log_errors("letter", letter.id):
@@ -194,7 +194,7 @@ def _try_channel(
     """
     count = letter.todo[channel.name].count + 1
     again = now + timedelta(seconds=wait_s(letter.id + channel.name, count))
-    trying = DeliveryAttempt(count=count, next=again, error="the attempt did not end")
+    trying = DeliveryAttempt(count=count, next=again, error="the attempt was interrupted")
     letter = replace(letter, todo={**letter.todo, channel.name: trying})
     _store(root, letter)
     message = ChannelMessage(title=format_title(letter.alert, letter.count), body=_body(letter), kind=letter.alert.kind)
@@ -226,7 +226,7 @@ def _body(letter: Letter) -> str:
 
 
 def _finish(root: Path, letter: Letter) -> None:
-    """Puts a letter that is done, or too old, with the sent ones; of these only the last are kept."""
+    """Moves a letter that was delivered or has expired to the sent ones, and keeps only the newest of these."""
     if letter.todo:
         facts = {"letter": letter.id, "subject": letter.alert.subject, "channels": list(letter.todo)}
         log.error("alert-abandoned", extra=facts)
@@ -247,7 +247,7 @@ def _finish(root: Path, letter: Letter) -> None:
 
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[bool]:
-    """Whether nobody else delivers in this root; the kernel gives the place back when its holder dies."""
+    """Whether no other process delivers in this root; the kernel releases the lock when its holder dies."""
     with (root / FOLDER / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -279,8 +279,8 @@ def _cause(root: Path, cause: str) -> OpenCause | None:
         return None
 
 
-def _recovered(root: Path, cause: str) -> datetime | None:
-    """When the recovery of a cause was sent last; None when it never was."""
+def _find_recovery_time(root: Path, cause: str) -> datetime | None:
+    """When the recovery of a cause was last sent; None if it never was."""
     try:
         return datetime.fromisoformat(json.loads(_file(root, "recovered", _digest(cause)).read_bytes())["at"])
     except FileNotFoundError:
@@ -299,7 +299,7 @@ def _store(root: Path, letter: Letter) -> bool:
 
 @contextlib.contextmanager
 def _log_errors(what: str, name: str) -> Iterator[None]:
-    """Goes on when a file cannot be written: an alert that is sent twice is better than one that is not."""
+    """Continues when a file cannot be written: an alert that is sent twice is better than one that is not sent."""
     try:
         yield
     except OSError:

@@ -125,7 +125,7 @@ def _find_source(request: BackfillRequest, pipeline: Pipeline) -> CountedSource 
     """The node whose spans are run again, where each that ingests has its own; None: those of all.
 
     Raises:
-        UsageError: the node does not ingest, or none is named and the nodes count differently.
+        UsageError: the node does not ingest, or none is named and the nodes use different calendars.
     """
     sources = list_span_sources(pipeline)
     name, equals, text = (request.span or "").rpartition("=")
@@ -141,7 +141,7 @@ def _find_source(request: BackfillRequest, pipeline: Pipeline) -> CountedSource 
         if len(fitting := [each for each in sources if _is_label(text, each.calendar)]) == 1:
             return fitting[0]
         raise UsageError(
-            f"The nodes of {pipeline.name!r} that ingest count differently, so each is backfilled by itself"
+            f"The nodes of {pipeline.name!r} that ingest use different calendars, so each is backfilled by itself"
             f"{f'; whose span is {text}?' if text else '.'} Write for example:  {example}"
         )
     return None

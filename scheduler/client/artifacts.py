@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import DamagedArtifact, NotRecorded, UsageError
+from spanwise.orchestrator.errors import DamagedArtifact, UsageError
 from spanwise.orchestrator.lineage import Direction, Lineage, walk
 from spanwise.orchestrator.verdict import Verdict, read_verdicts
 from spanwise.scheduler.client import html
@@ -209,18 +209,6 @@ def find_artifacts(
         return []
     found, _ = find.artifacts(session.store, pipeline, kind=kind, span=span, limit=limit)
     return [ArtifactRecord(session, artifact) for artifact in found]
-
-
-def artifacts_of(session: Session, ids: Sequence[int]) -> list[ArtifactRecord]:
-    """The artifacts of these ids, in their order.
-
-    Raises:
-        NotRecorded: one does not exist.
-    """
-    found = {a.id: a for a in session.store.artifacts_by_id(ids)}
-    if gone := [i for i in ids if i not in found]:
-        raise NotRecorded(f"There is no artifact {gone[0]}. List the artifacts: spanwise artifacts")
-    return [ArtifactRecord(session, found[i]) for i in ids]
 
 
 def records_of(session: Session, sides: Iterator[Sequence[Artifact]]) -> list[ArtifactRecord]:

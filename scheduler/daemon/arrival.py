@@ -58,14 +58,14 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
     """The data that is ready now.
 
     Raises:
-        UsageError: no node of the pipeline ingests spans, or those that do count differently.
+        UsageError: no node of the pipeline ingests spans, or those that do use different calendars.
     """
     counted = list_span_sources(pipeline)
     if len({each.calendar for each in counted}) > 1:
         kinds = ", ".join(f"{each.node} counts {each.calendar.value}s" for each in counted)
         raise UsageError(
-            f"The nodes of {pipeline.name!r} that ingest count differently: {kinds}. So no span can have arrived in "
-            f"all of them, and `watch` cannot tell when to run it. Write a schedule with a rule for each:\n"
+            f"The nodes of {pipeline.name!r} that ingest use different calendars: {kinds}. So no span can have "
+            f"arrived in all of them, and `watch` cannot tell when to run it. Write a schedule with a rule for each:\n"
             f'  Schedule({pipeline.name}, cron="0 3 * * *", span={example_rules(counted)})'
         )
     sources = take_inventory(pipeline, store)

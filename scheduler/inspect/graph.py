@@ -13,7 +13,7 @@ from spanwise.orchestrator.pipeline import Pipeline, channels_of
 
 BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 46, 34, 58, 20
 CHAR_WIDTH = 7.9
-"""Pixels of a character at 13 px; a generous estimate, because the font is not known."""
+"""Pixels of a character at 13 px; a generous estimate, because the font is unknown."""
 
 PORT_GAP = 40
 _SWEEPS = 6
@@ -68,7 +68,7 @@ def list_edges(pipeline: Pipeline) -> list[Edge]:
 
 
 def assign_layers(pipeline: Pipeline) -> list[list[str]]:
-    """The nodes by their distance from the start: each is below all nodes that it waits for."""
+    """The nodes in layers: each node is below all nodes that it waits for."""
     depth: dict[str, int] = {}
     for name in pipeline.order:
         depth[name] = max((depth[p] + 1 for p in pipeline.parents(name)), default=0)
@@ -106,7 +106,7 @@ def draw_svg(pipeline: Pipeline) -> str:
 
 
 Chains: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
-"""By edge: the places that it passes, from its source to its target."""
+"""The places that each edge passes through, from its source to its target."""
 
 
 def _insert_passages(rows: list[list[str]], pairs: Iterable[tuple[str, str]]) -> tuple[list[list[str]], Chains]:

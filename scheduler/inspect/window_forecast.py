@@ -43,7 +43,7 @@ def is_read(span: int, windows: Sequence[ExpectedWindow]) -> bool:
 class WindowForecast:
     """What resolvers would choose once planned spans are ingested.
 
-    Of a pipeline whose sources count differently, or with the name of a `source`, only the resolvers that choose among
+    Of a pipeline whose sources use different calendars, or with the name of a `source`, only what chooses among
     the spans that are planned.
     """
 

@@ -162,13 +162,13 @@ def schedules(
 
 
 def _refuse_one_span_of_several(schedule: Schedule, loaded: Loaded) -> None:
-    """Refuses a span rule where the nodes that ingest count differently: a tick means one span."""
+    """Refuses a span rule where the nodes that ingest use different calendars: a tick means one span."""
     sources = list_span_sources(loaded.pipeline)
     if schedule.span is not None and len({source.calendar for source in sources}) > 1:
         counted = ", ".join(f"{source.node} {source.calendar.value}s" for source in sources)
         raise ScheduleError(
-            f"span= gives each tick one span, and the nodes of {loaded.pipeline.name!r} count differently: {counted}. "
-            f"Give each a rule:  span={example_rules(sources)}\n"
+            f"span= gives each tick one span, and the nodes of {loaded.pipeline.name!r} use different calendars: "
+            f"{counted}. Give each a rule:  span={example_rules(sources)}\n"
             "Or leave out span=, so that each takes its newest."
         )
 

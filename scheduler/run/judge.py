@@ -55,13 +55,13 @@ def judge_spans(
     version that windows read. A verdict that repeats the person's last one is not recorded.
 
     Raises:
-        UsageError: no reason is given, the pipeline has no gate, so that its windows heed no verdict, what is typed is
+        UsageError: no reason is given, the pipeline has no gate, so that its windows ignore verdicts, what is typed is
             no span of what gates judge, or the files of what would be accepted were garbage-collected.
         NotRecorded: nothing was published for the spans, or not that version.
     """
     if not because.strip():
         raise UsageError("Say why, for whoever reads the verdict later:  --because TEXT")
-    sources, calendar, wanted = _parse_judged(spans, loaded.pipeline)
+    sources, calendar, wanted = _parse_gated_spans(spans, loaded.pipeline)
     judgements = []
     for source in sources:
         address = Address(loaded.pipeline.name, source.node, source.key)
@@ -82,14 +82,14 @@ def judge_spans(
                 )
             )
     if not judgements:
-        raise NotRecorded(_nothing_published(store, loaded.pipeline.name, sources, calendar, wanted))
+        raise NotRecorded(_format_nothing_published(store, loaded.pipeline.name, sources, calendar, wanted))
     if given:
         _refuse_collected(loaded, judgements, store)
     append(store, [judged.verdict for judged in judgements if judged.changed])
     return judgements
 
 
-def _parse_judged(text: str, pipeline: Pipeline) -> tuple[list[GatedSource], Calendar, tuple[int, int]]:
+def _parse_gated_spans(text: str, pipeline: Pipeline) -> tuple[list[GatedSource], Calendar, tuple[int, int]]:
     """The channels that a person judges, how their spans are written, and the first and last span."""
     named, equals, spans = text.rpartition("=")
     there = gated_sources(pipeline)
@@ -100,7 +100,7 @@ def _parse_judged(text: str, pipeline: Pipeline) -> tuple[list[GatedSource], Cal
         raise UsageError(f"--span {text}: no gate judges spans of {named!r}. Write one of:  {each}")
     judgements = {calendars[source.node] for source in sources}
     if len(judgements) > 1:
-        raise UsageError(f"--span {text}: the spans that gates judge are counted differently. Write one of:  {each}")
+        raise UsageError(f"--span {text}: the nodes that gates judge use different calendars. Write one of:  {each}")
     calendar = judgements.pop()
     for label in spans.split(".."):
         parse_span(label, calendar)  # refuses a number that is hardly meant as one
@@ -137,7 +137,7 @@ def gated_sources(pipeline: Pipeline) -> list[GatedSource]:
     """
     if not pipeline.judged:
         raise UsageError(
-            f"Pipeline {pipeline.name!r} has no gate, so its windows read every span and heed no verdict. Leave spans "
+            f"Pipeline {pipeline.name!r} has no gate, so its windows read every span and ignore verdicts. Leave spans "
             "out of a run with --exclude, or add a gate: docs/reference/components.md#gate"
         )
     return list(pipeline.judged)
@@ -179,7 +179,7 @@ def _no_version(label: str, version: int | None, versions: Sequence[Artifact]) -
     )
 
 
-def _nothing_published(
+def _format_nothing_published(
     store: Store, pipeline: str, sources: Sequence[GatedSource], calendar: Calendar, spans: tuple[int, int]
 ) -> str:
     addresses = [Address(pipeline, source.node, source.key) for source in sources]

@@ -187,22 +187,22 @@ class EventConverter:
                 facts = self._of_run(run, error=run.error)
                 return self._message(_ENDS[run.state], run.ended, facts, self._pipeline_job(run))
             case "abandoned-run-closed":
-                return self._abandoned(event)
+                return self._abandoned_run_event(event)
             case "node-started" if execution is not None:
                 facts, job = self._of_node(run, execution), self._node_job(execution)
                 return self._message(_STARTED, execution.started, facts, job)
             case "node-reused" | "node-completed" | "node-failed" | "retry-scheduled" | "node-canceled" if execution:
-                return self._ended(run, execution)
+                return self._ended_node_event(run, execution)
         return None
 
-    def _abandoned(self, event: Event) -> spec.RunEvent:
+    def _abandoned_run_event(self, event: Event) -> spec.RunEvent:
         """The end of an earlier run that died: the server has only seen its start."""
         pipeline, _, number = event.message.rpartition("/")
         old = Run(pipeline=pipeline, number=int(number))
         facts = self._of_run(old, error="abandoned: its controller died")
         return self._message(_ENDS[State.FAILED], event.run.started, facts, self._pipeline_job(old))
 
-    def _ended(self, run: Run, execution: Execution) -> spec.RunEvent:
+    def _ended_node_event(self, run: Run, execution: Execution) -> spec.RunEvent:
         return self._message(
             _ENDS[execution.state],
             execution.ended,

@@ -30,7 +30,7 @@ def parse_spans(texts: Sequence[str], pipeline: Pipeline, selection: Selection |
 
     Raises:
         UsageError: one is not a span of its node, a node is named twice, not at all or does not run, or one span is
-            given to nodes that count differently.
+            given to nodes that use different calendars.
     """
     nodes = pipeline.order if selection is None else selection.run
     sources = list_span_sources(pipeline)
@@ -64,7 +64,7 @@ def _parse_plain(text: str, pipeline: Pipeline, sources: Sequence[CountedSource]
     """One span for all sources."""
     calendars = {source.calendar for source in sources}
     if len(calendars) > 1:
-        raise UsageError(f"--span {text}: the nodes that ingest count differently. {_example(sources)}")
+        raise UsageError(f"--span {text}: the nodes that ingest use different calendars. {_example(sources)}")
     calendar = calendars.pop() if calendars else leading_calendar(pipeline)
     span = parse_span(text, calendar)
     without = [n for n in pipeline if hasattr(n, "available") and not getattr(n, "takes_span", True)]
@@ -105,12 +105,12 @@ def parse_end(text: str, pipeline: Pipeline) -> int:
     """Parses the span at which windows are to end.
 
     Raises:
-        UsageError: it is not a span of the windows, or they count differently.
+        UsageError: it is not a span of the windows, or they use different calendars.
     """
     calendars = {node.calendar for node in pipeline if isinstance(node, SpanExcluder)}
     if len(calendars) > 1:
         raise UsageError(
-            f"--at {text}: the windows of {pipeline.name!r} count differently, so they end at no one span."
+            f"--at {text}: the windows of {pipeline.name!r} use different calendars, so no single span ends them all."
         )
     return parse_span(text, calendars.pop() if calendars else leading_calendar(pipeline))
 
@@ -133,6 +133,8 @@ def parse_exclusions(texts: Sequence[str], pipeline: Pipeline, selection: Select
         calendars = {windows[n].calendar for n in ([name] if equals else windows)}
         if len(calendars) > 1:
             each = " ".join(f"--exclude {n}=…" for n in windows)
-            raise UsageError(f"--exclude {text}: windows of this pipeline count differently; name the node: {each}")
+            raise UsageError(
+                f"--exclude {text}: windows of this pipeline use different calendars; name the node: {each}"
+            )
         calendars.pop().parse_range(label)
     return tuple(texts)

@@ -86,7 +86,7 @@ def test_each_node_that_ingests_has_a_span_of_its_own(lake, folder, spanwise):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("2026-11-21",), "the nodes that ingest count differently"),
+        (("2026-11-21",), "the nodes that ingest use different calendars"),
         (("clicks=2026-11-21",), "--span names no span for prices. Name each node that ingests."),
         (("clicks=2026-11", "prices=2026-11"), "'2026-11' is not a span. A span is a day here"),
         (("clicks=2026-11-21", "prices=2026-11", "countries=1"), "countries does not ingest spans"),
@@ -203,7 +203,7 @@ def test_a_schedule_with_one_span_for_nodes_that_count_differently_is_refused(la
     code, _, err = spanwise("schedule", "next", "ruled.py")
 
     assert code == 2
-    assert "the nodes of 'both' count differently: clicks days, prices months" in err
+    assert "the nodes of 'both' use different calendars: clicks days, prices months" in err
     assert spanwise("schedule", "next", "newest.py")[0] == 0
 
 

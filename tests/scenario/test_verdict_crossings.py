@@ -218,7 +218,7 @@ def test_a_person_accepts_spans_of_each_calendar(shop, capsys):
 @pytest.mark.parametrize(
     ("span", "why"),
     [
-        ("2026-11-21", "counted differently"),
+        ("2026-11-21", "use different calendars"),
         ("Ads=2026-11", "no gate judges spans of 'Ads'"),
         ("Prices=2026-10", "has published nothing for span 2026-10"),
     ],

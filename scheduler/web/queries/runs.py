@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.scheduler.formatting import elapsed_s, format_duration, format_run_span, run_calendar, single_line
+from spanwise.scheduler.formatting import elapsed_s, format_duration, format_run_span, run_calendar
 from spanwise.scheduler.inspect import artifact_summary, records
-from spanwise.scheduler.web.pages import SIGNS, make_url, run_url, style_of
+from spanwise.scheduler.web.pages import SIGNS, run_url, style_of
 from spanwise.scheduler.web.pictures.charts import Bar, draw_gantt
 from spanwise.scheduler.web.pictures.graphs import Box, draw_graph
 from spanwise.scheduler.web.site import WebSite
@@ -302,12 +302,3 @@ def _queued(nodes: Sequence[NodeView]) -> dict[str, float]:
         for name, e in executions.items()
         if name in ready and e.started is not None and e.attempt == 1
     }
-
-
-def describe_error(run: Run) -> str:
-    """The error of a run in a line."""
-    return single_line(run.error or "")
-
-
-def log_url(run: Run, node: str, attempt: int) -> str:
-    return make_url("runs", run.pipeline, run.number, "log", node, attempt=attempt)
