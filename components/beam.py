@@ -48,7 +48,7 @@ def map_in_order(
     every worker sees.
 
     Raises:
-        ParameterError: Beam has no such runner here.
+        ParameterError: Beam has no such runner here, or it is DaskRunner.
     """
     if _stays_here(parts, runner, options):
         return [work(part) for part in parts]
@@ -78,7 +78,7 @@ def merge_in_order(
     `map_in_order`.
 
     Raises:
-        ParameterError: Beam has no such runner here.
+        ParameterError: Beam has no such runner here, or it is DaskRunner.
     """
     if _stays_here(parts, runner, options):
         merged: dict[Key, dict[Place, Result]] = {}
@@ -131,6 +131,11 @@ def _run(
     def save(results, path):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
         Path(path).write_bytes(pickle.dumps(results))
 
+    if runner is not None and runner.rpartition(".")[2].lower() == "daskrunner":
+        raise ParameterError(
+            "runner: Beam's DaskRunner loses windows and tagged outputs without an error, so no result of it can be "
+            "trusted. Leave out runner=, or name FlinkRunner, SparkRunner or DataflowRunner."
+        )
     with _keep_root_logger(), tempfile.TemporaryDirectory(dir=scratch) as folder:
         beam = import_module("apache_beam")
         options_module = import_module("apache_beam.options.pipeline_options")

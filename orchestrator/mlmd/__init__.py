@@ -53,7 +53,7 @@ def open_store(
 
 
 class _Grpc(ModuleType):
-    """Stands in for grpc, and imports it when it is first used."""
+    """grpc, imported when it is first used."""
 
     def __getattr__(self, name: str) -> object:
         if sys.modules.get(self.__name__) is self:

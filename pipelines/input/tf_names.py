@@ -33,14 +33,13 @@ ARGUMENTS: Final = {
 
 METHODS: Final = {
     "as_numpy_iterator": "iterate over the dataset",
-    "choose_from_datasets": "sample_from_datasets",
+    "choose_from_datasets": "choose_from_datasets of spanwise.input",
     "from_generator": "from_generator of spanwise.input",
     "from_tensor_slices": "from_tensor_slices of spanwise.input",
     "from_tensors": "from_tensors of spanwise.input",
-    "list_files": "patterns, as in from_parquet('day/*.parquet')",
+    "list_files": "list_files of spanwise.input",
     "random": "shuffle",
     "ragged_batch": "batch(n, ragged=True)",
-    "rejection_resample": "sample_from_datasets with weights",
     "sample_from_datasets": "sample_from_datasets of spanwise.input",
     "save": "save of spanwise.input",
     "with_options": "options(…)",

@@ -15,7 +15,7 @@ AnyFlow = TypeVar("AnyFlow", bound=Flow)
 
 
 @dataclass(frozen=True)
-class Part:
+class TakePart:
     """Takes a part of an element, by its place on each level."""
 
     places: tuple[int, ...]
@@ -57,7 +57,7 @@ def unzip(flow: AnyFlow) -> Any:
         if isinstance(part, Structure) and not (rows and places):
             parts = [take(each, (*places, at)) for at, each in enumerate(part.parts)]
             return build(part.kind, part.names, parts)
-        op = Map(input=flow.op, function=Part(places, spread))
+        op = Map(input=flow.op, function=TakePart(places, spread))
         return extend(flow, op)
 
     return take(whole, ())

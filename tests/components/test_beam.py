@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.components.beam import MOST_PARTS_HERE, map_in_order, merge_in_order
+from spanwise.orchestrator.errors import ParameterError
 
 PARTS = [random.Random(seed).uniform(-1e9, 1e9) for seed in range(21)]  # their sum depends on the order
 
@@ -67,3 +68,10 @@ print("apache_beam" in sys.modules)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path.cwd())
 
     assert ran.stdout.split() == [str(sum(range(parts))), str(beam)]
+
+
+def test_a_runner_that_loses_results_is_refused(tmp_path):
+    """Dask's loses windows and tagged outputs without an error; whichever way it is named, it is refused."""
+    for name in ("DaskRunner", "apache_beam.runners.dask.dask_runner.DaskRunner"):
+        with pytest.raises(ParameterError, match="DaskRunner loses windows"):
+            map_in_order(PARTS, double, runner=name, options={}, scratch=tmp_path)

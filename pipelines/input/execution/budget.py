@@ -11,7 +11,7 @@ from spanwise.pipelines.input.op import Options
 from spanwise.pipelines.input.tuning.machine import available_cores, machine_budget
 
 
-class Holder(Protocol):
+class ElementHolder(Protocol):
     """What holds elements that are on their way to the consumer."""
 
     @property
@@ -24,14 +24,14 @@ class PassBudget:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._memory_bytes: float | None = options.memory_budget_bytes
-        self._holders: dict[int, Holder] = {}
+        self._holders: dict[int, ElementHolder] = {}
         self._lock = threading.Lock()
         #: held while a function is called, if the user has said how many cores may be busy
         self.calls: contextlib.AbstractContextManager[object] = (
             contextlib.nullcontext() if options.cpu_budget is None else threading.BoundedSemaphore(options.cpu_budget)
         )
 
-    def join(self, holder: Holder) -> Callable[[], None]:
+    def join(self, holder: ElementHolder) -> Callable[[], None]:
         """Counts what a window holds, until the result is called."""
         with self._lock:
             self._holders[id(holder)] = holder
@@ -42,7 +42,7 @@ class PassBudget:
 
         return leave
 
-    def has_room(self, holder: Holder, wanted_bytes: float) -> bool:
+    def has_room(self, holder: ElementHolder, wanted_bytes: float) -> bool:
         """Whether a window may hold that much."""
         with self._lock:
             others = [each for each in self._holders.values() if each is not holder]
