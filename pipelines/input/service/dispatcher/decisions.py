@@ -204,7 +204,7 @@ def poisoned_split(job: JobState) -> tuple[int, int] | None:
     ]
     common = set[tuple[int, int]].intersection(*sets)
     if common:
-        return min(common)
+        return max(common)  # a task takes its next split when it has produced the one before
     return min(sets[-1]) if all(len(lost.splits) == 1 for lost in job.lost) else None
 
 
