@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -113,6 +113,14 @@ bench-input: $(VENV)/.dev $(VENV)/peers/.made  ## Measure input pipelines side b
 
 bench-service: $(VENV)/.dev $(VENV)/peers/.made  ## Measure the data service side by side with that of tf.data
 	$(BIN)/python -m benchmarks.service --tf $(VENV)/peers/bin/python
+
+bench-ui: $(VENV)/.dev $(VENV)/dagster/.made  ## Measure the web page side by side with dagster-webserver
+	$(BIN)/python -m benchmarks.ui --dagster $(VENV)/dagster/bin/python
+
+$(VENV)/dagster/.made: | $(BIN)/python
+	$(BIN)/python -m venv --clear $(VENV)/dagster
+	$(VENV)/dagster/bin/python -m pip --disable-pip-version-check --quiet install 'dagster>=1.13' 'dagster-webserver>=1.13'
+	@touch $@
 
 # TensorFlow wants another protobuf than ml-metadata, so it lives in an environment of its own.
 $(VENV)/peers/.made: | $(BIN)/python

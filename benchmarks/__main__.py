@@ -29,6 +29,7 @@ PARTS = {
     "service_worker",
     "service_peers",
     "storage",  # needs a server
+    "ui_dagster",
     "ui_history",
 }
 BESIDE_PEERS = {"input", "service"}  # also measure what else there is, with an interpreter that has it
@@ -45,6 +46,7 @@ than times. On a machine that does other work than the benchmark, goals are not 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--tf", metavar="PYTHON", help="an interpreter that has TensorFlow and Grain")
+    parser.add_argument("--dagster", metavar="PYTHON", help="an interpreter that has dagster-webserver")
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run; the rows of others stay")
     options = parser.parse_args()
     there = sorted({m.name for m in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
@@ -54,6 +56,7 @@ def main() -> int:
     for name in options.names or there:
         print(f"benchmarks.{name}", flush=True)
         peers = ["--tf", options.tf] if options.tf and name in BESIDE_PEERS else []
+        peers += ["--dagster", options.dagster] if options.dagster and name == "ui" else []
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *peers]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         failed += done.returncode != 0
