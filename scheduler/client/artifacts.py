@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, UsageError
-from spanwise.orchestrator.lineage import Direction, Lineage, walk
 from spanwise.orchestrator.verdict import Verdict, read_verdicts
-from spanwise.scheduler.client import html
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import Document, format_size, format_time
 from spanwise.scheduler.inspect import artifact_summary, find, records
@@ -22,6 +20,8 @@ from spanwise.scheduler.inspect.verdicts import list_verdicts
 
 if TYPE_CHECKING:
     from pyarrow import Table
+
+    from spanwise.orchestrator.lineage import Lineage
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,8 @@ class ArtifactRecord:
 
     def lineage(self, direction: Literal["up", "down"] = "up", *, depth: int | None = None) -> Lineage:
         """What it was made from (`up`), or what was made from it (`down`)."""
+        from spanwise.orchestrator.lineage import Direction, walk
+
         return walk(self.session.store, [self.artifact], Direction(direction), depth=depth)
 
     def verdicts(self) -> list[Verdict]:
@@ -180,6 +182,8 @@ class ArtifactRecord:
         return {**found, "verdicts": list_verdicts(self.session.store, [self.artifact])}
 
     def _repr_html_(self) -> str:
+        from spanwise.scheduler.client import html
+
         facts = {
             "type": self.kind,
             **({"span": self.span_label} if self.span is not None else {}),

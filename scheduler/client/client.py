@@ -14,24 +14,21 @@ from typing import TYPE_CHECKING, Self
 
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.client.artifacts import ArtifactRecord, find_artifact, find_artifacts
-from spanwise.scheduler.client.commands import run_command
 from spanwise.scheduler.client.models import ModelRecord, find_model
 from spanwise.scheduler.client.pipelines import PipelineRecord, PlannedBackfill, load_file
 from spanwise.scheduler.client.runs import RunRecord
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, list_living
-from spanwise.scheduler.ledger.pauses import SchedulePause, pause_schedule, resume_schedule
-from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, expand_keys, find_schedule, read_status, user_name
-from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings, read
-from spanwise.scheduler.run import judge
-from spanwise.scheduler.run import models as deciding
-from spanwise.scheduler.run.models import Decision
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.artifact import Artifact
+    from spanwise.scheduler.ledger.heartbeat import SchedulerRecord
+    from spanwise.scheduler.ledger.pauses import SchedulePause
+    from spanwise.scheduler.ledger.schedule_status import ScheduleStatus
+    from spanwise.scheduler.project.load import Loaded
     from spanwise.scheduler.run.judge import PersonalVerdict
+    from spanwise.scheduler.run.models import Decision
 
 Show = Callable[[str], None]
 """Gets each line of the progress of what runs."""
@@ -129,11 +126,15 @@ class Client:
 
     def schedules(self) -> list[ScheduleStatus]:
         """How all schedules stand."""
+        from spanwise.scheduler.ledger.schedule_status import expand_keys, read_status
+
         store, now = self.session.store, datetime.now(UTC)
         return [read_status(store, key, now) for key in expand_keys(store, None)]
 
     def schedulers(self) -> list[SchedulerRecord]:
         """The schedulers that have not ended."""
+        from spanwise.scheduler.ledger.heartbeat import list_living
+
         return list_living(self.session.store)
 
     # --- running
@@ -187,6 +188,8 @@ class Client:
         return self._started("push", [f"--because={because}", *which, "--", name], show)
 
     def _started(self, command: str, arguments: Sequence[str], show: Show | None) -> RunRecord:
+        from spanwise.scheduler.client.commands import run_command
+
         document = run_command(self.session, command, arguments, show=show)
         return self.run_record(str(document["run"]))
 
@@ -196,6 +199,7 @@ class Client:
         Raises:
             RunError: it is on another machine and did not end in time.
         """
+        from spanwise.scheduler.ledger.schedule_status import user_name
         from spanwise.scheduler.run.stop import stop
 
         found = self.run_record(run if isinstance(run, str) else run.name)
@@ -253,6 +257,7 @@ class Client:
             UsageError: the plan has no spans.
         """
         from spanwise.scheduler.backfill.command import close_outside, record_plan
+        from spanwise.scheduler.client.commands import run_command
 
         if not planned.plan.targets:
             raise UsageError("The plan has no spans, so there is nothing to run.")
@@ -286,6 +291,9 @@ class Client:
     def _judge(
         self, file: str | Path, span: str, because: str, version: int | None, *, given: bool
     ) -> list[PersonalVerdict]:
+        from spanwise.scheduler.ledger.schedule_status import user_name
+        from spanwise.scheduler.run import judge
+
         loaded: Loaded = load_file(self.session, str(file), ())
         with self.session.writing() as store:
             return judge.judge_spans(
@@ -309,6 +317,8 @@ class Client:
         return self._decide(model, because, given=False)
 
     def _decide(self, model: ArtifactRecord | str, because: str, *, given: bool) -> Decision:
+        from spanwise.scheduler.run import models as deciding
+
         found: Artifact = (self.artifact(model) if isinstance(model, str) else model).artifact
         with self.session.writing() as store:
             return deciding.decide(store, found, given=given, because=because)
@@ -320,6 +330,9 @@ class Client:
             NotRecorded: it was never scheduled here.
             UsageError: the end of the pause is in the past, or has no time zone.
         """
+        from spanwise.scheduler.ledger.pauses import pause_schedule
+        from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
+
         now = datetime.now(UTC)
         if until is not None and (until.tzinfo is None or until <= now):
             raise UsageError(f"A pause ends at a later time with a zone, not at {until.isoformat()}.")
@@ -333,6 +346,9 @@ class Client:
         Raises:
             NotRecorded: it was never scheduled here.
         """
+        from spanwise.scheduler.ledger.pauses import resume_schedule
+        from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
+
         with self.session.writing() as store:
             find_schedule(store, expand_keys(store, [pipeline])[0])
             return resume_schedule(store, pipeline, who=user_name(), now=datetime.now(UTC))

@@ -11,7 +11,6 @@ from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.serving import Push, channel_of, pushes
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import find_standing
-from spanwise.scheduler.client import html
 from spanwise.scheduler.client.artifacts import ArtifactRecord
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_number, format_spans, format_time, run_calendar
@@ -53,6 +52,8 @@ class ModelRecord(ArtifactRecord):
         return [str(reason) for reason in reasons] if isinstance(reasons, list) else []
 
     def _repr_html_(self) -> str:
+        from spanwise.scheduler.client import html
+
         state = "" if self.blessed is None else "blessed" if self.blessed else "refused"
         before = self.baseline_metrics
         rows = [

@@ -10,26 +10,23 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
-from spanwise.scheduler.client import html
 from spanwise.scheduler.client.artifacts import ArtifactRecord, find_artifacts
-from spanwise.scheduler.client.commands import run_command
-from spanwise.scheduler.client.models import ModelRecord, find_serving, list_models
 from spanwise.scheduler.client.runs import STATES, RunRecord, select_runs
 from spanwise.scheduler.client.session import Session
-from spanwise.scheduler.client.spans import SpanRecord, list_spans, select_channel
 from spanwise.scheduler.formatting import Document, format_duration, format_span, format_time
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.inspect.span_history import SpanHistory
-from spanwise.scheduler.inspect.window import ResolverWindow, find_windows, window_document
-from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, expand_keys, read_status
-from spanwise.scheduler.ledger.schedules import list_keys
-from spanwise.scheduler.ledger.ticks import TickRecord
-from spanwise.scheduler.project.load import Loaded, load, load_again
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.store import Address
     from spanwise.scheduler.backfill.command import BackfillRequest
     from spanwise.scheduler.backfill.plan import BackfillPlan
+    from spanwise.scheduler.client.models import ModelRecord
+    from spanwise.scheduler.client.spans import SpanRecord
+    from spanwise.scheduler.inspect.span_history import SpanHistory
+    from spanwise.scheduler.inspect.window import ResolverWindow
+    from spanwise.scheduler.ledger.schedule_status import ScheduleStatus
+    from spanwise.scheduler.ledger.ticks import TickRecord
+    from spanwise.scheduler.project.load import Loaded
 
 
 @dataclass(frozen=True)
@@ -61,9 +58,13 @@ class WindowRecord:
 
     def document(self) -> Document:
         """As `spanwise window --json` prints it."""
+        from spanwise.scheduler.inspect.window import window_document
+
         return window_document(self.resolver, self.calendar)
 
     def _repr_html_(self) -> str:
+        from spanwise.scheduler.client import html
+
         spans = self.document()["spans"]
         assert isinstance(spans, list)
         rows = [(s["span_label"], s["state"], s["why"]) for s in spans if isinstance(s, dict)]
@@ -94,6 +95,8 @@ class PlannedBackfill:
         return format_plan(self.plan)
 
     def _repr_html_(self) -> str:
+        from spanwise.scheduler.client import html
+
         calendar = self.plan.calendar
         rows = [
             (
@@ -159,6 +162,8 @@ class PipelineRecord:
         Raises:
             UsageError: no run was started from a file, or the file cannot be loaded.
         """
+        from spanwise.scheduler.project.load import load_again
+
         if not self.source:
             raise UsageError(f"No recent run of {self.name!r} was started from a file, so it cannot be loaded.")
         newest = self.latest
@@ -172,6 +177,8 @@ class PipelineRecord:
         Raises:
             UsageError: the pipeline has no such resolver, or cannot be loaded.
         """
+        from spanwise.scheduler.inspect.window import find_windows
+
         loaded = self.load()
         end = None if at is None else loaded.calendar.parse(at)
         found = find_windows(loaded, self.session.store, at=end, as_of=None)
@@ -179,10 +186,14 @@ class PipelineRecord:
 
     def serving(self) -> ModelRecord | None:
         """The model that was pushed last; None when none was."""
+        from spanwise.scheduler.client.models import find_serving
+
         return find_serving(self.session, self.name)
 
     def models(self, limit: int = 20) -> list[ModelRecord]:
         """The newest models, newest first."""
+        from spanwise.scheduler.client.models import list_models
+
         return list_models(self.session, self.name, limit)
 
     def artifacts(self, kind: str | None = None, *, span: str | None = None, limit: int = 20) -> list[ArtifactRecord]:
@@ -197,6 +208,8 @@ class PipelineRecord:
         Raises:
             NotRecorded: no recent run has ingested any.
         """
+        from spanwise.scheduler.client.spans import list_spans
+
         history, calendar = self.span_history(node)
         ends = [None if text is None else calendar.parse(text) for text in (first, last)]
         return list(list_spans(self.session, history, calendar, *ends))
@@ -217,6 +230,9 @@ class PipelineRecord:
 
     def span_history(self, node: str | None = None) -> tuple[SpanHistory, Calendar]:
         """The state of all spans, which this client keeps; and what they count."""
+        from spanwise.scheduler.client.spans import select_channel
+        from spanwise.scheduler.inspect.span_history import SpanHistory
+
         address, calendar = select_channel(self.session, self.name, node)
         return self.histories.setdefault(address, SpanHistory(address)), calendar
 
@@ -228,6 +244,8 @@ class PipelineRecord:
         Raises:
             UsageError: no recent run was started from a file, or the file cannot be loaded.
         """
+        from spanwise.scheduler.client.commands import run_command
+
         if not self.source:
             raise UsageError(f"No recent run of {self.name!r} was started from a file, so its input is not known.")
         newest = self.latest
@@ -238,17 +256,23 @@ class PipelineRecord:
 
     def schedules(self) -> list[ScheduleStatus]:
         """How its schedules stand: one, or one of each part; none when it was never scheduled."""
+        from spanwise.scheduler.ledger.schedule_status import read_status
+        from spanwise.scheduler.ledger.schedules import list_keys
+
         store, now = self.session.store, datetime.now(UTC)
         return [read_status(store, key, now) for key in list_keys(store, self.name)]
 
     def missed(self) -> list[TickRecord]:
         """The ticks that need backfilling, oldest first."""
         from spanwise.scheduler.ledger.missed import list_missed
+        from spanwise.scheduler.ledger.schedule_status import expand_keys
 
         store = self.session.store
         return [tick for key in expand_keys(store, [self.name]) for tick in list_missed(store, key)]
 
     def _repr_html_(self) -> str:
+        from spanwise.scheduler.client import html
+
         rows = [
             (
                 run.name,
@@ -265,4 +289,6 @@ class PipelineRecord:
 
 def load_file(session: Session, file: str, params: Sequence[str]) -> Loaded:
     """Loads the pipeline of a file; this imports the file."""
+    from spanwise.scheduler.project.load import load
+
     return load(file, typed=params, settings=session.settings.params)

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.scheduler.client import html
 from spanwise.scheduler.client.artifacts import ArtifactRecord, records_of
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import (
@@ -22,9 +22,11 @@ from spanwise.scheduler.formatting import (
     single_line,
 )
 from spanwise.scheduler.inspect import artifact_summary, find, records, verdicts
-from spanwise.scheduler.inspect.diff import Difference, compare_runs
-from spanwise.scheduler.inspect.why import Explanation, explain
-from spanwise.scheduler.run.logs import NodeLog, read_logs
+
+if TYPE_CHECKING:
+    from spanwise.scheduler.inspect.diff import Difference
+    from spanwise.scheduler.inspect.why import Explanation
+    from spanwise.scheduler.run.logs import NodeLog
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,14 +200,20 @@ class RunRecord:
         Raises:
             NotRecorded: it has no such node, or the node has no log.
         """
+        from spanwise.scheduler.run.logs import read_logs
+
         return read_logs(self.session.store, self.run, node)
 
     def why(self, node: str) -> Explanation:
         """Why a node was executed or reused, and what had changed since."""
+        from spanwise.scheduler.inspect.why import explain
+
         return explain(self.session.store, self.run, node)
 
     def diff(self, other: RunRecord | None = None) -> list[Difference]:
         """What differs from another run, by default the one before it; empty when there is none."""
+        from spanwise.scheduler.inspect.diff import compare_runs
+
         store = self.session.store
         before = other.run if other is not None else next(iter(store.runs(self.pipeline, before=self.number)), None)
         return [] if before is None else compare_runs(store, before, self.run)
@@ -221,6 +229,8 @@ class RunRecord:
         }
 
     def _repr_html_(self) -> str:
+        from spanwise.scheduler.client import html
+
         span = f" of {self.span_label}" if self.span_label else ""
         rows = [
             (

@@ -10,14 +10,13 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.store import Address
-from spanwise.scheduler.client import html
 from spanwise.scheduler.client.artifacts import ArtifactRecord
 from spanwise.scheduler.client.runs import RunRecord, select_runs
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_time
-from spanwise.scheduler.inspect.span_history import SpanHistory, SpanStatus, ingesting_channels
 
 if TYPE_CHECKING:
+    from spanwise.scheduler.inspect.span_history import SpanHistory, SpanStatus
     from spanwise.scheduler.inspect.taint import TaintReport
 
 _RUNS = 200  # of the newest runs, those that are looked through for one span
@@ -64,6 +63,8 @@ class SpanRecord:
         )
 
     def _repr_html_(self) -> str:
+        from spanwise.scheduler.client import html
+
         rows = [(v.version or "-", v.name, format_time(v.created), ", ".join(v.summary)) for v in self.versions()]
         head = html.heading(f"{self.address.pipeline} {self.label}", self.status)
         return head + html.table(("VERSION", "ARTIFACT", "PUBLISHED", "SUMMARY"), rows)
@@ -75,6 +76,8 @@ def select_channel(session: Session, pipeline: str, node: str | None = None) -> 
     Raises:
         NotRecorded: no recent run has ingested any, or the node has not.
     """
+    from spanwise.scheduler.inspect.span_history import ingesting_channels
+
     found = ingesting_channels(session.store, pipeline)
     fits = [(address, calendar) for address, calendar in found.items() if node in (None, address.node)]
     if not fits:
