@@ -101,7 +101,7 @@ def serve(home: Path) -> Iterator[tuple[int, float]]:
     try:
         while True:
             with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).read()  # noqa: S310
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).read()
                 break
             if time.perf_counter() - began > _START_S:
                 raise TimeoutError("dagster-webserver did not answer")
@@ -113,12 +113,12 @@ def serve(home: Path) -> Iterator[tuple[int, float]]:
 
 
 def ask(port: int, query: str) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310
+    request = urllib.request.Request(
         f"http://127.0.0.1:{port}/graphql",
         data=json.dumps({"query": query}).encode(),
         headers={"content-type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=600) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=600) as answer:
         found: dict[str, Any] = json.loads(answer.read())
     assert "errors" not in found, found["errors"][0]["message"]
     data: dict[str, Any] = found["data"]
@@ -150,7 +150,7 @@ def main() -> None:
                 figures[f"{name}: the first time, ms"] = took[0]
                 figures[f"{name}: median, ms"] = statistics.median(took)
                 figures[f"{name}: slowest, ms"] = max(took)
-    print(json.dumps(figures))  # noqa: T201  read by the other process
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
