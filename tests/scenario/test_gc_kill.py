@@ -139,6 +139,8 @@ def test_a_collection_killed_at_any_moment_is_finished_by_the_next(tmp_path):
     dice = random.Random(os.environ.get("SPANWISE_TEST_SEED", "spanwise"))
     root, template = tmp_path / "root", tmp_path / "template"
     root.mkdir()
+    (tmp_path / "imports").mkdir()
+    prepared(tmp_path / "imports").collect()  # what is imported late would give the first child more moments
     yard = prepared(root)
     yard.store.close()
     shutil.copytree(root, template)
