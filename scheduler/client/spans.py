@@ -34,7 +34,7 @@ class SpanRecord:
     version: int | None  #: the newest that was ingested
     publications: int  #: how often it was ingested
     rows: int | None  #: of the newest publication
-    in_window: bool  #: the last run that trained has read it
+    in_window: bool  #: the newest model has learned from it
 
     @property
     def label(self) -> str:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from spanwise.orchestrator.artifact import Artifact, Examples
+from spanwise.orchestrator.artifact import Artifact, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_span
 from spanwise.orchestrator.verdict import find_standing
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.inspect.run_outputs import list_outputs, read_learned
+from spanwise.scheduler.inspect.run_outputs import list_made, list_outputs, read_learned
 
 T = TypeVar("T")
 
@@ -157,11 +157,12 @@ class SpanHistory:
             (self._open.discard if run.state.ended else self._open.add)(run.number)
 
     def _read_window(self, store: Store, runs: Iterable[Run]) -> None:
-        """The window of the newest of these runs that chose one."""
+        """The window of the newest of these runs that has a model; other nodes choose spans for their own purposes."""
         for run in runs:
-            chosen = [e for e in store.executions_of([run]) if e.chosen]
-            spans = {a.properties.get("span") for _, made in list_outputs(store, chosen) for a in made}
-            if window := frozenset(span for span in spans if isinstance(span, int)):
+            made = [] if run.replay else list_made(store, [run])[run.name]
+            spans = next((a.properties.get("spans") for _, a in reversed(made) if a.kind == Model.kind), None)
+            if isinstance(spans, list):
+                window = frozenset(span for span in spans if isinstance(span, int))
                 self.version += window != self.window
                 self.window = window
                 return

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from spanwise.scheduler.web.pictures.svg import element, join, link, picture
 
-_WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 138.0, 40.0, 22.0, 14.0, 4.0
+_WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 152.0, 40.0, 22.0, 14.0, 4.0
 _SWEEPS = 4
 _CHARACTERS = 16  # of a line in a box
 

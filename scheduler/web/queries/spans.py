@@ -202,7 +202,7 @@ def look_for_versions(site: WebSite, pipeline: str, history: SpanHistory) -> str
     key = ("waiting", pipeline)
     if not site.memo.holds(key):
         site.begin_work(key, look)
-        return site.memo.last(key, "looking for newer versions in the input")
+        return site.memo.last(key, "they are still being looked for")
     return site.memo.last(key, "")
 
 

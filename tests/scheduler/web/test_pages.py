@@ -88,7 +88,10 @@ def test_spans_are_drawn_with_their_state_and_listed(past, page):
     found = page("/p/flights/spans")
     one = page("/p/flights/spans/2013-01-02")
 
-    assert re.findall(r'class="cell ([\w-]+)" data-span', found.text) == ["ingested"] * 3 + [
+    assert re.findall(r'class="cell ([\w -]+)" data-span', found.text) == [
+        "ingested",
+        "ingested window",
+        "ingested window",
         "missing",
         "failed",
         "running",

@@ -82,6 +82,20 @@ def test_every_state_of_a_span_is_a_cell_of_its_own(folder, past, site, page):
     assert '"state": "tainted"' in page("/api/pipelines/flights/spans").text
 
 
+def test_the_window_is_what_the_last_model_learned_from(past, page):
+    """What a schema or a drift baseline chose in the same run is not in it, nor what a replay trained on."""
+    past.begin(FIRST)
+    spans = [past.ingest(FIRST + number) for number in range(4)]
+    past.do("Earlier", {"examples": spans}, state=State.CACHED, examples=spans)
+    past.train(spans[2:])
+    past.begin(FIRST + 3, replay=True)
+    past.train(spans[:1])
+
+    framed = re.findall(r'class="cell [\w -]+ window" data-span="(\d+)"', page("/p/flights/spans").text)
+
+    assert sorted(map(int, framed)) == [FIRST + 2, FIRST + 3]
+
+
 def test_the_same_data_published_again_taints_nothing(folder, past, page):
     """As when its files were gone and it was ingested once more; a refused newer version taints nothing either."""
     past.begin(FIRST)
