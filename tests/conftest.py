@@ -4,6 +4,7 @@ import ctypes
 import gc
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from hypothesis import HealthCheck, settings
 # Without bytecode each of thousands of processes compiles what it imports, which takes three times as long.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# The background of a script ignores SIGINT, and nohup SIGHUP; tests send both, to us and to what inherits from us.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A busy machine takes longer; how long an example takes says nothing about what it shows.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
