@@ -161,13 +161,13 @@ def counts_its_threads(tally, attempt):
 
 
 def uses_too_much(tally, attempt):
-    held = [bytes(10_000_000) + b"x" for _ in range(20)]
+    held = [bytes(10_000_000) + b"x" for _ in range(60)]
     time.sleep(1000)
     tally.note = str(len(held))
 
 
 def lets_another_use_too_much(tally, attempt):
-    script = "held = b'x' * 200_000_000; import time; time.sleep(1000)"
+    script = "held = b'x' * 600_000_000; import time; time.sleep(1000)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

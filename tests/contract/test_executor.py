@@ -301,14 +301,14 @@ def test_a_node_of_two_cpus_uses_two_threads(opened, tmp_path):
 @pytest.mark.parametrize("how", ["uses_too_much", "lets_another_use_too_much"])
 def test_a_node_that_uses_more_than_its_memory_is_ended_and_named(opened, tmp_path, how):
     """Alone or by programs that it starts: the message says who, how much, and what to type."""
-    bench = Bench(tmp_path, Work(how="well", name="Work", resources=Resources(memory="100MiB")))
+    bench = Bench(tmp_path, Work(how="well", name="Work", resources=Resources(memory="400MiB")))
     with opened(bench) as executor:
         ended = run(executor, bench.job(how))
         after = run(executor, bench.job())
 
     assert ended.failure.cause == "memory"
     assert re.match(
-        r"Work used more than its 100 MiB of memory \([0-9.]+ MiB\), so it was killed\. Ask for more: resources=Resour",
+        r"Work used more than its 400 MiB of memory \([0-9.]+ MiB\), so it was killed\. Ask for more: resources=Resour",
         ended.failure.message,
     )
     assert after.failure is None

@@ -63,7 +63,7 @@ def test_a_file_is_no_folder(folder: Path) -> None:
 
 def test_a_root_is_noted_in_the_settings(folder: Path) -> None:
     """`init --root` holds for every command typed there later."""
-    starter.write_project(folder / "rides", Path("/lake/rides"))
+    starter.write_project(folder / "rides", "/lake/rides")
 
     assert settings.read(folder=folder / "rides").root == Path("/lake/rides")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def _texts(root: str | None) -> Iterator[tuple[str, str]]:
     for name in FILES:
         text = (TEMPLATES / f"{name}.txt").read_text(encoding="utf-8")
         if name == "spanwise.toml" and root is not None:
-            text = text.replace('# root = ".spanwise"', f"root = {root!r}")
+            text = text.replace('# root = ".spanwise"', f"root = {json.dumps(root)}")
         yield name, text
     for day in (FIRST_DAY + timedelta(days=n) for n in range(DAYS)):
         yield f"data/{day}/v1/rides.csv", _rides(day)
