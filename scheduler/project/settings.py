@@ -7,6 +7,7 @@ be set: without a file and variables, pydantic is not even imported.
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import tomllib
@@ -24,6 +25,7 @@ from spanwise.orchestrator.storage.url import is_object_url, parse_url, refuse_u
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_settings import BaseSettings
 
 AlertKind: TypeAlias = Literal[
     "failure", "overrun", "missed", "stall", "freshness", "forecast", "scheduler", "recovery", "test"
@@ -204,9 +206,23 @@ def _variables() -> list[str]:
 
 def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
     _refuse_unknown(written, file)
-    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+    from pydantic import ValidationError
     from pydantic_settings import SettingsError as Unread
+
+    try:
+        return _written_settings()(**written).model_dump(exclude_unset=True)  # type: ignore[arg-type]  # checked here
+    except ValidationError as error:
+        raise SettingsError("\n".join(_problems(error, file))) from error
+    except Unread as error:
+        name = next(n for n in _JSON if f'"{n}"' in str(error))
+        raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
+
+
+@functools.cache  # building the classes takes far longer than checking a file
+def _written_settings() -> type[BaseSettings]:
+    """What may be written in a file or in variables."""
+    from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
     class WrittenAlerts(BaseModel):
         model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -282,13 +298,7 @@ def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, obj
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return env_settings, init_settings
 
-    try:
-        return Written(**written).model_dump(exclude_unset=True)  # type: ignore[arg-type]  # checked here
-    except ValidationError as error:
-        raise SettingsError("\n".join(_problems(error, file))) from error
-    except Unread as error:
-        name = next(n for n in _JSON if f'"{n}"' in str(error))
-        raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
+    return Written
 
 
 def _root(written: object, default: Path, folder: Path) -> tuple[str | None, Path]:

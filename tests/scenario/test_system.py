@@ -28,8 +28,8 @@ from tests.scenario.deaths import InlineDeaths, RealDeaths
 from tests.scenario.inline import run_inline
 from tests.scenario.system_model import SIZE, Edition, Fails, Learned, SystemModel
 
-HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "100"))
-REAL = max(3, HISTORIES // 50)
+HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "200"))
+REAL = max(3, HISTORIES // 100)
 STEPS = 28  # half of them note the moment
 FIRST, LAST = 1, 5  # spans
 NEWEST = 0.99  # of the models, by the order of their first publication
@@ -101,6 +101,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._settings = settings.read(folder=folder)
         (folder / "system.py").write_text(PIPELINE)
 
         self.deaths: InlineDeaths | RealDeaths = RealDeaths(folder, self.spanwise)
@@ -113,9 +114,8 @@ class Bench:
             self.deaths.kill_during(lambda: self.spanwise(*words), moment)
 
     def spanwise(self, *words: str) -> int:
-        for name in [
-            n for n, m in sys.modules.items() if getattr(m, "__file__", None) == str(self.folder / "system.py")
-        ]:
+        file = str(self.folder / "system.py")
+        for name in [n for n, m in sys.modules.items() if getattr(m, "__file__", None) == file]:
             del sys.modules[name]
         return main(list(words))
 
@@ -178,7 +178,7 @@ class Bench:
         return read(max(versions, key=lambda p: int(p.name))) if versions else None
 
     def _opened(self) -> contextlib.AbstractContextManager[Store]:
-        return root.open_for_reading(settings.read(folder=self.folder))
+        return root.open_for_reading(self._settings)
 
 
 def read(folder: Path) -> Learned:
