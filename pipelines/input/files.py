@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
+from spanwise.pipelines.input.file_state import FileStates
 from spanwise.pipelines.input.op import State, Stream
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class PartStream(Stream):
         self._rows = rows  # of a part, if known: one that is used up need not be opened again
         self._number = 0  # of the part in the order
         self._used = 0  # rows of it
+        self._files = FileStates()
         self._batches: Iterator[pa.RecordBatch] | None = None
 
     def __next__(self) -> pa.RecordBatch:
@@ -205,17 +207,24 @@ class PartStream(Stream):
 
         while self._number < len(self._order):
             part = self._order[self._number]
+            name = self._name(part)
             try:
                 if self._batches is None:
+                    self._files.begin(name)
                     self._batches = _after(self._used, self._read(part))
                 batch = next(self._batches)
                 self._used += batch.num_rows
+                self._files.check(name)
                 block = self._finish(batch)
             except StopIteration:
                 self._number, self._used, self._batches = self._number + 1, 0, None
+                self._files.check(name)
                 continue
-            except (pa.ArrowException, OSError) as error:
-                raise UnreadableInput(f"{self._name(part)}: cannot be read ({error}).") from error
+            except (pa.ArrowException, OSError, UnreadableInput) as error:
+                self._files.check(name)  # a torn row is reported as the change that tore it
+                if isinstance(error, UnreadableInput):
+                    raise
+                raise UnreadableInput(f"{name}: cannot be read ({error}).") from error
             if block.num_rows:
                 return block
         raise StopIteration

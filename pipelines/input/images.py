@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from spanwise.orchestrator.errors import DatasetError, UnreadableInput
+from spanwise.pipelines.input.file_state import FileStates
 from spanwise.pipelines.input.files import IMAGE_ENDINGS, locate
 
 if TYPE_CHECKING:
@@ -55,9 +56,12 @@ class ImageFile:
     labels: tuple[str, ...] | None  #: whose numbers are the labels; None for the names of the folders themselves
 
     def __call__(self, path: str) -> dict[str, Any]:
+        states = FileStates()
+        states.begin(path)
         system, name = locate(path)
         with system.open_input_stream(name, compression=None) as file:
             data = file.read()
+        states.check(path)
         try:
             image = decode_image(data, channels=self.channels, size=self.size)
         except UnreadableInput as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.file_state import FileStates
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 
 
@@ -52,6 +53,7 @@ class ElementFileStream(Stream):
         self._op = op
         self._file = 0
         self._place: Any = None
+        self._files = FileStates()
         self._elements: Iterator[tuple[Element, Any]] | None = None
 
     def __next__(self) -> Element:
@@ -60,12 +62,17 @@ class ElementFileStream(Stream):
         while self._file < len(self._op.paths):
             path = self._op.paths[self._file]
             if self._elements is None:
+                self._files.begin(path)
                 self._elements = self._op.read(path, self._place)
             try:
                 element, self._place = next(self._elements)
             except StopIteration:
                 self._file, self._place, self._elements = self._file + 1, None, None
-            except (OSError, pa.ArrowException) as error:
+                self._files.check(path)
+            except (OSError, pa.ArrowException, UnreadableInput) as error:
+                self._files.check(path)  # a torn element is reported as the change that tore it
+                if isinstance(error, UnreadableInput):
+                    raise
                 raise UnreadableInput(f"{path}: cannot be read ({error}).") from error
             else:
                 return element

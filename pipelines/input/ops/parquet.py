@@ -33,6 +33,7 @@ class ParquetRowGroup:
     path: str
     number: int
     rows: int
+    file_rows: int  #: of all its row groups
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,7 +124,10 @@ def read_footer(path: str) -> tuple[pa.Schema, list[ParquetRowGroup]]:
     """
     with open_parquet(path) as file:
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        return file.schema_arrow, [ParquetRowGroup(path, number, rows) for number, rows in enumerate(sizes) if rows]
+        total = sum(sizes)
+        return file.schema_arrow, [
+            ParquetRowGroup(path, number, rows, total) for number, rows in enumerate(sizes) if rows
+        ]
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
@@ -140,6 +144,18 @@ def open_parquet(path: str) -> pq.ParquetFile:
         return pq.ParquetFile(name, filesystem=filesystem, pre_buffer=True, page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: cannot be read as Parquet ({error}).") from error
+
+
+def _refuse_other_rows(group: ParquetRowGroup, file: pq.ParquetFile) -> None:
+    """Row groups are read by their numbers, so those of another file would be left out, or missing, in silence."""
+    footer = file.metadata
+    is_there = footer.num_rows == group.file_rows and group.number < footer.num_row_groups
+    if is_there and footer.row_group(group.number).num_rows == group.rows:
+        return
+    raise UnreadableInput(
+        f"{group.path} was replaced after the dataset was made: it had {group.file_rows:,} rows then, and has "
+        f"{footer.num_rows:,} now, or cuts them otherwise. Make the dataset again."
+    )
 
 
 def _groups_by_statistics(
@@ -180,6 +196,8 @@ class ParquetReader:
         if group.path != self._path:
             self._file, self._path = open_parquet(group.path), group.path
             self._wanted = self._possible_groups(group.path, self._file)
+        if self._file is not None:
+            _refuse_other_rows(group, self._file)
         if self._file is None or (self._wanted is not None and group.number not in self._wanted):
             return iter(())
         there = [name for name in self._read.names if name in self._file.schema_arrow.names]

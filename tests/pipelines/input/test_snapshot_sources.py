@@ -57,7 +57,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(lake, tmp_path, files_
     next(pass_)
     put(1, 2)
 
-    with pytest.raises(UnreadableInput, match=rf"{paths[1]} changed while the dataset was in use"):
+    with pytest.raises(UnreadableInput, match=rf"{paths[1]} changed while (it was read|the dataset was in use)"):
         list(pass_)
 
     os.replace(f"{paths[1]}.old", paths[1])  # noqa: PTH105
