@@ -32,6 +32,9 @@ class Trainer(Component):
     judged and served through the graph that it was trained with. A base with another graph is refused, unless
     `base_graph="any"` says that `run_fn` maps its features.
 
+    With `weight`, the name of a column of finite numbers that are not negative, each row counts by its weight: what
+    `run_fn` reads has that column, whichever others it asks for, as `task.weight`. How it counts is up to `run_fn`.
+
     With `workers`, several processes train: the tasks of an `ElasticJob` are shared out among workers that may come and
     go; any other `run_fn` is called in each process, in step, as `torch.distributed` expects, with its own `task.rank`.
 
@@ -69,6 +72,7 @@ class Trainer(Component):
         attempt: Attempt,
         run_fn: Callable[[TrainerTask], None] | InstanceOf[ElasticJob],
         parameters: Mapping[str, object] | None = None,
+        weight: str | None = None,
         workers: int = 1,
         warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `unread` reads it
         base_graph: Literal["same", "any"] = "same",
@@ -86,8 +90,14 @@ class Trainer(Component):
         digest = shared_digest(self.name, ordered, graph)
         if base is not None and base_graph == "same":
             _refuse_other_base(self.name, base, digest)
+        if weight is not None:
+            from spanwise.components.training.row_weights import check_weights
+
+            check_weights(self.name, ordered, weight)
         task = TrainerTask(
-            examples=ExamplesWindow(artifacts=ordered, snapshots=attempt.snapshots, tally=tally, input=reads),
+            examples=ExamplesWindow(
+                artifacts=ordered, snapshots=attempt.snapshots, tally=tally, input=reads, weight=weight
+            ),
             model_dir=model.path,
             checkpoints=attempt.checkpoints,
             graph=graph,

@@ -30,6 +30,7 @@ class ExamplesWindow(Sequence[Examples]):
     snapshots: Path  #: the folder of the snapshots of prepared spans
     tally: SnapshotTally  #: counts the snapshots that were read and written
     input: TrainingInput = field(default_factory=TrainingInput)  #: counts the rows that were read
+    weight: str | None = None  #: the column of the rows' weights, read with whichever columns are named
 
     @overload
     def __getitem__(self, at: int) -> Examples: ...
@@ -41,6 +42,12 @@ class ExamplesWindow(Sequence[Examples]):
     def __len__(self) -> int:
         return len(self.artifacts)
 
+    def with_weight(self, columns: Sequence[str] | None) -> Sequence[str] | None:
+        """These columns and that of the weights; None are all of them."""
+        if not columns or self.weight is None or self.weight in columns:
+            return columns
+        return [*columns, self.weight]
+
     def dataset(
         self,
         split: str,
@@ -50,6 +57,8 @@ class ExamplesWindow(Sequence[Examples]):
         service: str | None = None,
     ) -> Dataset:
         """The rows of a split over all spans, oldest first; a column that a span lacks is null there.
+
+        With a weight, its column is among `columns`, whether they name it or not.
 
         `prepare` is called with the rows of one span after the other, all with the same columns. Its result is stored
         as a snapshot for each span. Every run that prepares a span of the same content in the same way reads that
@@ -65,6 +74,7 @@ class ExamplesWindow(Sequence[Examples]):
         from spanwise.components.training.prepared_spans import prepare_spans
         from spanwise.pipelines.input.dataset import Dataset
 
+        columns = self.with_weight(columns)
         if prepare is None:
             found = rows.open_dataset(self, split, columns)
         else:
@@ -109,6 +119,11 @@ class TrainerTask:
     attempt: int = 1  #: counts the attempts of this run; above 1, `checkpoints` may hold files
 
     @property
+    def weight(self) -> str | None:
+        """The column of the rows' weights, if the Trainer has one: `rows[task.weight]`, finite and not negative."""
+        return self.examples.weight
+
+    @property
     def spans(self) -> tuple[int, ...]:
         """The spans of the window, oldest first."""
         return tuple(sorted({e.span for e in self.examples}))
@@ -141,12 +156,14 @@ class TrainerTask:
     def table(self, split: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a split over all spans, oldest span first; a column that a span lacks is null there.
 
+        With a weight, its column is among `columns`, whether they name it or not.
+
         Raises:
             ParameterError: there is no such split or column.
             ColumnsChanged: two spans have different types for one column.
         """
         from spanwise.components import rows
 
-        table = rows.read_table(self.examples, split, columns)
+        table = rows.read_table(self.examples, split, self.examples.with_weight(columns))
         self.examples.input.begin_pass().elements = table.num_rows
         return table

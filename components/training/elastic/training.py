@@ -77,7 +77,7 @@ def readings_of(job: ElasticJob, task: TrainerTask) -> dict[TaskKind, Parquet]:
     }
     readings = {}
     for kind, split in kinds[job.kind].items():
-        reading = rows.open_dataset(task.examples, split, job.columns).op
+        reading = rows.open_dataset(task.examples, split, task.examples.with_weight(job.columns)).op
         assert isinstance(reading, Parquet), "examples are Parquet"
         if not reading.groups:
             raise ParameterError(f"the split {split!r} has no rows for {kind} tasks.")

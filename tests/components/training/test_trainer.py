@@ -3,12 +3,20 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from spanwise.components import Trainer
+from spanwise.components.training.elastic.job import ElasticJob
+from spanwise.components.training.elastic.training import readings_of
+from spanwise.components.training.prepared_spans import SnapshotTally
+from spanwise.components.training.row_weights import check_weights
+from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.orchestrator import Component, Model, Output, Retry, State, past
+from spanwise.orchestrator.errors import ParameterError
 from spanwise.resolvers import Latest
-from tests.components.flow import Bench, Lake, only
+from tests.components.flow import Bench, Lake, only, written
 
 ROWS = {2: {"x": [3, 4]}, 1: {"x": [1, 2]}}
 
@@ -156,3 +164,84 @@ def test_checkpoints_are_kept_from_one_attempt_to_the_next(tmp_path):
     outcome = Bench(tmp_path).run(*trainer(fail_once, retry=Retry(times=1, backoff_s=0)))
 
     assert (only(outcome.executions["Trainer"], "model").path / "step").read_text() == "7"
+
+
+WEIGHTED = {span: {**columns, "y": [1.0, 5.0], "w": [float(span), 0.0]} for span, columns in ROWS.items()}
+
+
+def weighted(run_fn, rows, **arguments):
+    lake = Lake(rows=rows, splits=["train", "eval"])
+    return [lake, Trainer(examples=lake["examples"], run_fn=run_fn, weight="w", **arguments)]
+
+
+def average(task):
+    """Reads features, labels and weights in each of the ways there are."""
+    table = task.table("train", ["x", "y"])
+    batches = list(task.examples.dataset("train", ["y"]).batch(3).as_numpy())
+    prepared = task.examples.dataset("train", ["y"], prepare=lambda rows: rows.shuffle(9, seed=1)).to_arrow()
+    (task.model_dir / "model.json").write_text(
+        json.dumps(
+            {
+                "table": [table.column_names, np.average(table["y"], weights=table[task.weight])],
+                "batches": [batch[task.weight].tolist() for batch in batches],
+                "prepared": sorted(prepared[task.weight].to_pylist()),
+                "named": task.table("train", ["w"]).column_names,
+            }
+        )
+    )
+
+
+def test_the_function_reads_the_weight_with_whatever_it_reads(tmp_path):
+    """The column is named once, at the Trainer; tables, datasets and prepared spans have it beside the columns asked for."""
+    execution = Bench(tmp_path).run(*weighted(average, WEIGHTED)).executions["Trainer"]
+
+    assert json.loads((only(execution, "model").path / "model.json").read_text()) == {
+        "table": [["x", "y", "w"], 1.0],
+        "batches": [[1.0, 0.0, 2.0], [0.0]],
+        "prepared": [0.0, 0.0, 1.0, 2.0],
+        "named": ["w"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([1.0, None], "has a missing value"),
+        ([-1.0, 1.0], "has the value -1"),
+        ([float("nan"), 1.0], "has the value nan"),
+        ([float("inf"), 1.0], "has the value inf"),
+        (["1", "2"], "is string; weights are numbers"),
+    ],
+)
+def test_a_bad_weight_is_refused_before_anything_is_learned(tmp_path, bad, message):
+    """Whatever the function would read; the message says where it is and what to write."""
+    lake = written(tmp_path / "1", 1, {"train": pa.table({"w": [1]}), "eval": pa.table({"w": bad})})
+    good = written(tmp_path / "2", 2, {"train": pa.table({"w": [1, 2]})})
+
+    check_weights("Trainer", [good], "w")
+    with pytest.raises(ParameterError, match=rf"(?s){message}.*\(split 'eval' of span 1\).*fill_null\(1\.0\)"):
+        check_weights("Trainer", [lake], "w")
+
+
+def test_a_weight_that_a_span_lacks_is_missing_there(tmp_path):
+    """A row without a weight is no row of weight 1. Without the column anywhere, the message lists those that are there."""
+    spans = [written(tmp_path / str(n), n, {"train": pa.table({c: [1.0]})}) for n, c in ((1, "x"), (2, "w"))]
+
+    with pytest.raises(ParameterError, match=r"missing value; .* of span 1\)"):
+        check_weights("Trainer", spans, "w")
+    with pytest.raises(ParameterError, match=r"has no such column; it has: x, w\. If Transform made"):
+        check_weights("Trainer", spans, "u")
+    outcome = Bench(tmp_path / "root").run(*weighted(nothing, {1: {"x": [1]}}))
+    assert "weight='w': the split 'eval' has no such column" in outcome.executions["Trainer"].error
+
+
+def test_an_elastic_job_reads_the_weight_with_its_columns(tmp_path):
+    """Its `columns` need not name it."""
+    window = written(tmp_path / "1", 1, {"train": pa.table({"x": [1], "y": [2], "w": [0.5]})})
+    examples = ExamplesWindow(artifacts=(window,), snapshots=tmp_path, tally=SnapshotTally(), weight="w")
+    task = TrainerTask(examples=examples, model_dir=tmp_path, checkpoints=tmp_path)
+    job = ElasticJob(dataset_fn=id, init=id, save=id, predict=len, columns=("x",))
+
+    (reading,) = readings_of(job, task).values()
+
+    assert reading.row_schema.names == ["x", "w"]
