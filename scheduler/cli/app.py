@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -15,7 +16,7 @@ import typer
 from spanwise.scheduler.cli.completion import complete_pipeline, complete_run
 
 if TYPE_CHECKING:
-    from spanwise.orchestrator.store import Store
+    from spanwise.scheduler.client import Client
     from spanwise.scheduler.project.settings import Settings
 
 EXIT_CODES = {
@@ -129,11 +130,13 @@ def read_settings(root: str | None, config: Path | None) -> Settings:
     return settings.read(config=config, root=root)
 
 
-def read_store(root: str | None, config: Path | None, act: Callable[[Store], None]) -> None:
-    from spanwise.scheduler.project import root as home
+@contextlib.contextmanager
+def open_client(root: str | None, config: Path | None) -> Iterator[Client]:
+    """What notebooks and the web page use too; commands print what it returns."""
+    from spanwise.scheduler.client import Client
 
-    with home.open_for_reading(read_settings(root, config)) as store:
-        act(store)
+    with Client(read_settings(root, config), config=config) as client:
+        yield client
 
 
 def print_document(document: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,13 +16,10 @@ from spanwise.scheduler.cli.app import (
     SomePipeline,
     app,
     now,
+    open_client,
     print_document,
-    read_store,
 )
 from spanwise.scheduler.cli.completion import complete_node
-
-if TYPE_CHECKING:
-    from spanwise.orchestrator.store import Store
 
 
 @app.command()
@@ -33,16 +30,14 @@ def runs(
 
     Example: spanwise runs flights --limit 5
     """
-    from spanwise.scheduler.inspect import find, records
+    from spanwise.scheduler.inspect import records
 
-    def print_runs(store: Store) -> None:
-        found = find.runs(store, pipeline, limit) if pipeline or store.pipelines() else []
-        if json:
-            print_document([records.run_document(r) for r in found])
-        else:
-            typer.echo(records.format_runs(found, now=now()) if found else "Nothing has run here yet.")
-
-    read_store(root, config, print_runs)
+    with open_client(root, config) as client:
+        found = [record.run for record in client.runs(limit, pipeline=pipeline)]
+    if json:
+        print_document([records.run_document(run) for run in found])
+    else:
+        typer.echo(records.format_runs(found, now=now()) if found else "Nothing has run here yet.")
 
 
 @app.command()
@@ -53,23 +48,17 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
 
     Example: spanwise show flights/42
     """
-    from spanwise.scheduler.formatting import run_calendar
-    from spanwise.scheduler.inspect import find, records, verdicts
+    from spanwise.scheduler.inspect import records, verdicts
 
-    def print_run(store: Store) -> None:
-        found = find.run(store, run)
-        executions = store.executions(found)
+    with open_client(root, config) as client:
+        found = client.run_record(run)
         if json:
-            calendar = run_calendar(found)
-            nodes = [records.execution_document(e, calendar) for e in executions]
-            said = verdicts.list_verdicts(store, verdicts.published(executions))
-            print_document({**records.run_document(found), "executions": nodes, "verdicts": said})
-        else:
-            typer.echo(records.format_run(found, executions, now=now(), whole=whole))
-            if judged := verdicts.format_verdicts(store, verdicts.published(executions)):
-                typer.echo(f"\n{judged}")
-
-    read_store(root, config, print_run)
+            print_document(found.document())
+            return
+        executions = [record.execution for record in found.executions()]
+        typer.echo(records.format_run(found.run, executions, now=now(), whole=whole))
+        if judged := verdicts.format_verdicts(client.session.store, verdicts.published(executions)):
+            typer.echo(f"\n{judged}")
 
 
 @app.command()
@@ -88,7 +77,6 @@ def logs(
     Example: spanwise logs flights Trainer --follow
     """
     from spanwise.orchestrator.errors import UsageError
-    from spanwise.scheduler.inspect import find
     from spanwise.scheduler.run import logs as run_logs
 
     if follow and json:
@@ -96,17 +84,15 @@ def logs(
             "--follow and --json exclude each other: --follow prints lines as they come, --json one document."
         )
 
-    def print_logs(store: Store) -> None:
-        found = find.run(store, run)
+    with open_client(root, config) as client:
+        found = client.run_record(run)
         if json:
-            print_document(run_logs.logs_document(run_logs.read_logs(store, found, node)))
+            print_document(run_logs.logs_document(found.logs(node)))
         elif follow:
-            for line in run_logs.follow_logs(store, found, node):
+            for line in run_logs.follow_logs(client.session.store, found.run, node):
                 typer.echo(line)
         else:
-            typer.echo(run_logs.format_logs(run_logs.read_logs(store, found, node)))
-
-    read_store(root, config, print_logs)
+            typer.echo(run_logs.format_logs(found.logs(node)))
 
 
 @app.command()
@@ -125,23 +111,14 @@ def artifacts(
     """
     from spanwise.scheduler.inspect import find, records, verdicts
 
-    def print_artifacts(store: Store) -> None:
-        found, calendars = find.artifacts(store, pipeline, kind=type, span=span, limit=limit)
+    with open_client(root, config) as client:
+        found = client.artifacts(pipeline, kind=type, span=span, limit=limit)
         if json:
-            print_document(
-                [
-                    {
-                        **records.artifact_document(a, calendars[a.name.partition("/")[0]]),
-                        "verdicts": verdicts.list_verdicts(store, [a]),
-                    }
-                    for a in found
-                ]
-            )
+            print_document([record.document() for record in found])
+        elif found:
+            listed = [record.artifact for record in found]
+            calendars = {record.pipeline: record.calendar for record in found}
+            judged = verdicts.describe_verdicts(client.session.store, listed)
+            typer.echo(records.format_artifacts(listed, calendars, verdicts=judged))
         else:
-            typer.echo(
-                records.format_artifacts(found, calendars, verdicts=verdicts.describe_verdicts(store, found))
-                if found
-                else find.no_artifacts_message(store, pipeline, type)
-            )
-
-    read_store(root, config, print_artifacts)
+            typer.echo(find.no_artifacts_message(client.session.store, pipeline, type))

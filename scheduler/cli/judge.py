@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Because, Config, File, Json, Param, Root, app, print_document, read_settings
+from spanwise.scheduler.cli.app import Because, Config, File, Json, Param, Root, app, open_client, print_document
 
 JudgedSpan: TypeAlias = Annotated[
     str, typer.Option(metavar="SPAN", help="A span, or A..B for all from A to B; NODE=SPAN where several nodes ingest.")
@@ -72,20 +72,15 @@ def _judge(
     from spanwise.orchestrator.run import format_source
     from spanwise.scheduler.inspect import taint as taints
     from spanwise.scheduler.inspect import verdicts
-    from spanwise.scheduler.ledger.schedule_status import user_name
-    from spanwise.scheduler.project import load
-    from spanwise.scheduler.project import root as home
     from spanwise.scheduler.run import judge
 
-    settings = read_settings(*where)
-    loaded = load.load(file, typed=param, settings=settings.params)
-    with home.open_for_writing(settings) as store:
-        found = judge.judge_spans(store, loaded, span, version=version, given=given, because=because, who=user_name())
-        name = loaded.pipeline.name
+    with open_client(*where) as client:
+        loaded = client.load(file, params=param)
+        found = (client.accept if given else client.refuse)(loaded, span, version=version, because=because)
         reports = [
             taints.trace_taint(
-                store,
-                name,
+                client.session.store,
+                loaded.pipeline.name,
                 j.span,
                 version=taints.number_of_version(j.artifact),
                 source=file,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, print_document, read_settings, read_store
+from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, open_client, print_document
 from spanwise.scheduler.cli.completion import complete_node, complete_pipeline, complete_run
-
-if TYPE_CHECKING:
-    from spanwise.orchestrator.store import Store
 
 
 class LineageFormat(StrEnum):
@@ -44,15 +41,12 @@ def lineage(
 
     Example: spanwise lineage flights/Trainer/model/42
     """
-    from spanwise.orchestrator.lineage import Direction, walk
-    from spanwise.scheduler.inspect import find, verdicts
     from spanwise.scheduler.inspect import lineage as lineages
+    from spanwise.scheduler.inspect import verdicts
 
-    settings = read_settings(root, config)
-
-    def print_lineage(store: Store) -> None:
-        start = find.artifact(store, artifact, settings.root)
-        found = walk(store, [start], Direction.DOWN if down else Direction.UP, depth=depth)
+    with open_client(root, config) as client:
+        found = client.artifact(artifact).lineage("down" if down else "up", depth=depth)
+        store = client.session.store
         calendars = lineages.find_calendars(store, found.artifacts.values())
         if json:
             document = lineages.lineage_document(found, calendars)
@@ -63,8 +57,6 @@ def lineage(
             typer.echo(
                 lineages.format_mermaid(found, calendars) if mermaid else lineages.format_tree(found, calendars, said)
             )
-
-    read_store(root, config, print_lineage)
 
 
 @app.command()
@@ -96,22 +88,15 @@ def tainted(
     """
     from spanwise.scheduler.inspect import find
     from spanwise.scheduler.inspect import taint as taints
-    from spanwise.scheduler.run.span_options import parse_span
 
-    settings = read_settings(root, config)
-
-    def print_taint(store: Store) -> None:
-        name, source = find.pipeline_or_file(store, pipeline, settings.params)
-        calendar = taints.find_calendar(store, name, span)
-        wrong = parse_span(span, calendar)
-        found = taints.trace_taint(store, name, wrong, version=version, source=source, calendar=calendar)
-        if json:
-            print_document(taints.taint_document(found))
-        else:
-            typer.echo(taints.format_taint(found, whole=whole))
-        raise typer.Exit(1 if found.serving else 0)
-
-    read_store(root, config, print_taint)
+    with open_client(root, config) as client:
+        name, source = find.pipeline_or_file(client.session.store, pipeline, client.settings.params)
+        found = client.pipeline(name).taint(span, version=version, source=source)
+    if json:
+        print_document(taints.taint_document(found))
+    else:
+        typer.echo(taints.format_taint(found, whole=whole))
+    raise typer.Exit(1 if found.serving else 0)
 
 
 @app.command()
@@ -131,17 +116,14 @@ def diff(
     Example: spanwise diff flights/41 flights/42
     """
     from spanwise.scheduler.inspect import diff as diffs
-    from spanwise.scheduler.inspect import find
 
-    def print_differences(store: Store) -> None:
-        before, after = find.run(store, run), find.run(store, other)
-        found = diffs.compare_runs(store, before, after)
-        if json:
-            print_document(diffs.differences_document(before, after, found))
-        else:
-            typer.echo(diffs.format_differences(before, after, found))
-
-    read_store(root, config, print_differences)
+    with open_client(root, config) as client:
+        before, after = client.run_record(run), client.run_record(other)
+        found = after.diff(before)
+    if json:
+        print_document(diffs.differences_document(before.run, after.run, found))
+    else:
+        typer.echo(diffs.format_differences(before.run, after.run, found))
 
 
 @app.command()
@@ -158,14 +140,11 @@ def why(
 
     Example: spanwise why flights/42 Trainer
     """
-    from spanwise.scheduler.inspect import find
     from spanwise.scheduler.inspect import why as explanations
 
-    def print_explanation(store: Store) -> None:
-        found = explanations.explain(store, find.run(store, run), node)
-        if json:
-            print_document(explanations.explanation_document(found))
-        else:
-            typer.echo(explanations.format_explanation(found))
-
-    read_store(root, config, print_explanation)
+    with open_client(root, config) as client:
+        found = client.run_record(run).why(node)
+    if json:
+        print_document(explanations.explanation_document(found))
+    else:
+        typer.echo(explanations.format_explanation(found))

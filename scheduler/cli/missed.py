@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,14 +13,10 @@ from spanwise.scheduler.cli.app import (
     Root,
     location_options,
     now,
+    open_client,
     print_document,
-    read_settings,
-    read_store,
 )
-from spanwise.scheduler.cli.schedule import Pipelines, open_ledger, schedule
-
-if TYPE_CHECKING:
-    from spanwise.orchestrator.store import Store
+from spanwise.scheduler.cli.schedule import Pipelines, schedule
 
 _LAST_MISSED = 1000  # ticks that did not succeed, listed with --all
 
@@ -46,7 +42,8 @@ def missed(
     from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule
     from spanwise.scheduler.ledger.status_formatting import format_missed, tick_document
 
-    def print_missed(store: Store) -> None:
+    with open_client(root, config) as client:
+        store = client.session.store
         keys = expand_keys(store, pipelines)
         left = {key: list_missed(store, key) for key in keys}
         shown = {key: list_abnormal(store, key, max(_LAST_MISSED, len(left[key]))) for key in keys} if closed else left
@@ -57,8 +54,6 @@ def missed(
         else:
             typer.echo(format_missed(found, options))
         raise typer.Exit(1 if any(left.values()) else 0)
-
-    read_store(root, config, print_missed)
 
 
 @schedule.command()
@@ -98,8 +93,7 @@ def acknowledge(
         raise UsageError("Give either --span, or --tick with the name of a tick from `spanwise schedule missed`.")
     if not because.strip():
         raise UsageError("--because takes the reason, for whoever reads it in a year.")
-    settings = read_settings(root, config)
-    with open_ledger(root, config) as store:
+    with open_client(root, config) as client, client.session.writing() as store:
         keys = list_keys_of_file(store, what) if is_file(what) else expand_keys(store, [what])
         schedules = {key: find_schedule(store, key) for key in keys}
         spans = None
@@ -108,7 +102,7 @@ def acknowledge(
             spans = range(first, last + 1)
         selected = select_missed(store, keys, spans=spans, tick=tick)
         closure = TickClosure(how=Closing.ACKNOWLEDGED, at=now(), who=user_name(), because=because.strip())
-        done = record_closing(store, selected, closure, settings.root)
+        done = record_closing(store, selected, closure, client.settings.root)
     if json:
         print_document([tick_document(each, schedules[each.key], location_options(root, config)) for each in done])
     else:

@@ -6,7 +6,17 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Because, Config, Json, Root, app, location_options, print_document, read_settings
+from spanwise.scheduler.cli.app import (
+    Because,
+    Config,
+    Json,
+    Root,
+    app,
+    location_options,
+    open_client,
+    print_document,
+    read_settings,
+)
 
 ModelName: TypeAlias = Annotated[
     str, typer.Argument(metavar="MODEL", help="Its name, as `spanwise artifacts` lists it, its id, or its folder.")
@@ -65,13 +75,10 @@ def push(
 
 
 def _decide(model: str, because: str, root: Root, config: Config, *, json: bool, given: bool) -> None:
-    from spanwise.scheduler.inspect import find
-    from spanwise.scheduler.project import root as home
     from spanwise.scheduler.run import models
 
-    settings = read_settings(root, config)
-    with home.open_for_reading(settings) as store:
-        found = models.decide(store, find.artifact(store, model, settings.root), given=given, because=because)
+    with open_client(root, config) as client:
+        found = (client.bless if given else client.unbless)(model, because=because)
     if json:
         verdict = found.verdict
         print_document(

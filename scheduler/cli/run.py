@@ -24,15 +24,14 @@ from spanwise.scheduler.cli.app import (
     Run,
     app,
     location_options,
+    open_client,
     print_document,
     read_settings,
-    read_store,
 )
 from spanwise.scheduler.cli.completion import complete_node
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.run_request import RunOutcome
-    from spanwise.orchestrator.store import Store
 
 
 class GraphFormat(StrEnum):
@@ -237,27 +236,22 @@ def window(
     Example: spanwise window flights.py --at 2013-01-08
     """
     from spanwise.scheduler.inspect import window as windows
-    from spanwise.scheduler.project import load
     from spanwise.scheduler.run.launch import parse_time
     from spanwise.scheduler.run.span_options import parse_end, parse_exclusions
 
-    settings = read_settings(root, config)
-    loaded = load.load(file, typed=param, settings=settings.params)
-    end = None if at is None else parse_end(at, loaded.pipeline)
-    then = None if as_of is None else parse_time(as_of)
-    excluded = parse_exclusions(exclude, loaded.pipeline)
-
-    def print_windows(store: Store) -> None:
-        found = windows.find_windows(loaded, store, at=end, as_of=then, exclude=excluded)
+    with open_client(root, config) as client:
+        loaded = client.load(file, params=param)
+        end = None if at is None else parse_end(at, loaded.pipeline)
+        then = None if as_of is None else parse_time(as_of)
+        excluded = parse_exclusions(exclude, loaded.pipeline)
+        found = windows.find_windows(loaded, client.session.store, at=end, as_of=then, exclude=excluded)
         if json:
             print_document([windows.window_document(w, loaded.calendar) for w in found])
         else:
-            if loaded.pipeline.name not in store.pipelines():
-                typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {settings.place}.")
+            if loaded.pipeline.name not in client.session.store.pipelines():
+                typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {client.settings.place}.")
             typer.echo("\n\n".join(windows.format_window(w) for w in found))
         raise typer.Exit(1 if any(w.refusal for w in found) else 0)
-
-    read_store(root, config, print_windows)
 
 
 @app.command()

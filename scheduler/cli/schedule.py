@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -19,13 +17,12 @@ from spanwise.scheduler.cli.app import (
     app,
     location_options,
     now,
+    open_client,
     print_document,
     read_settings,
-    read_store,
 )
 
 if TYPE_CHECKING:
-    from spanwise.orchestrator.store import Store
     from spanwise.scheduler.ledger.ticks import TickRecord
     from spanwise.scheduler.project.settings import Settings
     from spanwise.scheduler.schedule.duration import Duration
@@ -180,7 +177,8 @@ def ticks(
     by_file = is_file(what)
     wanted = [(timetable, calendar) for timetable, _, calendar in _timetables(what, settings)] if by_file else []
 
-    def print_ticks(store: Store) -> None:
+    with open_client(root, config) as client:
+        store = client.session.store
         for key in [] if by_file else expand_keys(store, [what]):
             known = find_schedule(store, key)
             wanted.append((known.timetable, known.calendar))
@@ -203,8 +201,6 @@ def ticks(
         else:
             typer.echo("\n\n".join(_add_heading(each[1], format_past_ticks(*each)) for each in found))
 
-    read_store(root, config, print_ticks)
-
 
 @schedule.command()
 def status(pipelines: Pipelines = None, root: Root = None, config: Config = None, json: Json = False) -> None:
@@ -214,8 +210,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
 
     Example: spanwise schedule status flights
     """
-    from spanwise.scheduler.ledger.heartbeat import list_living
-    from spanwise.scheduler.ledger.schedule_status import expand_keys, read_forecast, read_status
+    from spanwise.scheduler.ledger.schedule_status import read_forecast
     from spanwise.scheduler.ledger.status_formatting import (
         format_schedulers,
         format_status,
@@ -224,27 +219,23 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
     )
     from spanwise.scheduler.schedule.forecast import forecast_document
 
-    alerts = read_settings(root, config).alerts
-
-    def print_status(store: Store) -> None:
-        keys = expand_keys(store, pipelines)
-        found = [(read_status(store, key, now()), read_forecast(store, key, now())) for key in keys]
-        schedulers = list_living(store)
-        if json:
-            print_document(
-                {
-                    "schedules": [
-                        status_document(one, forecast_document(ahead, alerts.of(ahead.pipeline).forecast_load))
-                        for one, ahead in found
-                    ],
-                    "schedulers": [scheduler_document(one) for one in schedulers],
-                }
-            )
-            return
-        parts = [format_status(one, ahead, now()) for one, ahead in found] or ["Nothing is scheduled here."]
-        typer.echo("\n\n".join([*parts, format_schedulers(schedulers, now())]))
-
-    read_store(root, config, print_status)
+    with open_client(root, config) as client:
+        store, standing = client.session.store, client.schedules(*pipelines or ())
+        found = [(one, read_forecast(store, one.schedule.timetable.pipeline, now())) for one in standing]
+        schedulers, alerts = client.schedulers(), client.settings.alerts
+    if json:
+        print_document(
+            {
+                "schedules": [
+                    status_document(one, forecast_document(ahead, alerts.of(ahead.pipeline).forecast_load))
+                    for one, ahead in found
+                ],
+                "schedulers": [scheduler_document(one) for one in schedulers],
+            }
+        )
+        return
+    parts = [format_status(one, ahead, now()) for one, ahead in found] or ["Nothing is scheduled here."]
+    typer.echo("\n\n".join([*parts, format_schedulers(schedulers, now())]))
 
 
 @schedule.command()
@@ -266,17 +257,14 @@ def pause(
     """
     from spanwise.orchestrator.errors import UsageError
     from spanwise.scheduler.formatting import format_time
-    from spanwise.scheduler.ledger.pauses import pause_schedule
-    from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
     from spanwise.scheduler.ledger.status_formatting import pause_document
     from spanwise.scheduler.run.launch import parse_time
 
     end = None if until is None else parse_time(until)
     if end is not None and end <= now():
         raise UsageError(f"--until {until} is in the past; give a later time.")
-    with open_ledger(root, config) as store:
-        find_schedule(store, expand_keys(store, [pipeline])[0])
-        new_pause = pause_schedule(store, pipeline, who=user_name(), why=because, now=now(), until=end)
+    with open_client(root, config) as client:
+        new_pause = client.pause(pipeline, because=because, until=end)
     if json:
         print_document(pause_document(pipeline, new_pause))
     else:
@@ -296,13 +284,10 @@ def resume(pipeline: Pipeline, root: Root = None, config: Config = None, json: J
 
     Example: spanwise schedule resume flights
     """
-    from spanwise.scheduler.ledger.pauses import resume_schedule
-    from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
     from spanwise.scheduler.ledger.status_formatting import pause_document
 
-    with open_ledger(root, config) as store:
-        find_schedule(store, expand_keys(store, [pipeline])[0])
-        ended = resume_schedule(store, pipeline, who=user_name(), now=now())
+    with open_client(root, config) as client:
+        ended = client.unpause(pipeline)
     if json:
         print_document(None if ended is None else pause_document(pipeline, ended))
     else:
@@ -322,23 +307,18 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
 
     from spanwise.scheduler.alerts import watchdog
     from spanwise.scheduler.daemon import decision_log
-    from spanwise.scheduler.ledger.schedule_status import expand_keys, read_status
     from spanwise.scheduler.ledger.status_formatting import format_check, status_document
 
     decision_log.configure(level=logging.ERROR)  # problems are printed on stdout
 
-    settings = read_settings(root, config)
-
-    def print_check(store: Store) -> None:
-        found = [read_status(store, key, now()) for key in expand_keys(store, pipelines)]
-        watchdog.send_alerts(found, settings, now(), location_options(root, config))
-        if json:
-            print_document([status_document(one) for one in found])
-        else:
-            typer.echo("\n".join(format_check(one) for one in found) or "Nothing is scheduled here.")
-        raise typer.Exit(0 if all(one.healthy for one in found) else 1)
-
-    read_store(root, config, print_check)
+    with open_client(root, config) as client:
+        found = client.schedules(*pipelines or ())
+        watchdog.send_alerts(found, client.settings, now(), location_options(root, config))
+    if json:
+        print_document([status_document(one) for one in found])
+    else:
+        typer.echo("\n".join(format_check(one) for one in found) or "Nothing is scheduled here.")
+    raise typer.Exit(0 if all(one.healthy for one in found) else 1)
 
 
 @schedule.command()
@@ -415,12 +395,3 @@ def _read_durations(pipeline: str, settings: Settings) -> Duration:
 
     with home.open_for_reading(settings) as store:
         return Duration.of([run.took_s for run in list_past_runs(store, pipeline, _LAST_RUNS, nodes=False)])
-
-
-@contextmanager
-def open_ledger(root: str | None, config: Path | None) -> Iterator[Store]:
-    """The store to write to; creates nothing if nothing was recorded yet."""
-    from spanwise.scheduler.project import root as home
-
-    with home.open_to_record(read_settings(root, config)) as store:
-        yield store

@@ -14,7 +14,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, UsageError
 from spanwise.orchestrator.verdict import Verdict, read_verdicts
 from spanwise.scheduler.client.session import Session
-from spanwise.scheduler.formatting import Document, format_size, format_time
+from spanwise.scheduler.formatting import Document, format_size, format_time, run_calendar
 from spanwise.scheduler.inspect import artifact_summary, find, records
 from spanwise.scheduler.inspect.verdicts import list_verdicts
 
@@ -30,6 +30,7 @@ class ArtifactRecord:
 
     session: Session = field(repr=False, compare=False)
     artifact: Artifact
+    default: Calendar | None = field(default=None, repr=False, compare=False)  #: of its pipeline; None: not read yet
 
     @property
     def id(self) -> int:
@@ -75,8 +76,11 @@ class ArtifactRecord:
 
     @property
     def calendar(self) -> Calendar:
-        """What its spans count."""
-        return records.artifact_calendar(self.artifact, Calendar.NUMBER)
+        """What its spans count: as it records, or as the newest run of its pipeline."""
+        if "calendar" in self.artifact.properties or self.default is not None:
+            return records.artifact_calendar(self.artifact, self.default or Calendar.NUMBER)
+        newest = find.latest(self.session.store, self.pipeline)
+        return Calendar.NUMBER if newest is None else run_calendar(newest)
 
     @property
     def created(self) -> datetime | None:
@@ -211,8 +215,8 @@ def find_artifacts(
     """The newest artifacts; none when nothing has run."""
     if pipeline is None and not session.store.pipelines():
         return []
-    found, _ = find.artifacts(session.store, pipeline, kind=kind, span=span, limit=limit)
-    return [ArtifactRecord(session, artifact) for artifact in found]
+    found, calendars = find.artifacts(session.store, pipeline, kind=kind, span=span, limit=limit)
+    return [ArtifactRecord(session, artifact, calendars[artifact.name.partition("/")[0]]) for artifact in found]
 
 
 def records_of(session: Session, sides: Iterator[Sequence[Artifact]]) -> list[ArtifactRecord]:

@@ -90,9 +90,13 @@ class Client:
     def _pipeline(self, name: str) -> PipelineRecord:
         return self._pipelines.setdefault(name, PipelineRecord(self.session, name))
 
-    def runs(self, limit: int = 20) -> list[RunRecord]:
-        """The newest runs of all pipelines, newest first."""
-        return [RunRecord(self.session, run) for run in find.runs(self.session.store, None, limit)]
+    def runs(self, limit: int = 20, *, pipeline: str | None = None) -> list[RunRecord]:
+        """The newest runs of all pipelines, or of one, newest first.
+
+        Raises:
+            NotRecorded: there is no such pipeline.
+        """
+        return [RunRecord(self.session, run) for run in find.runs(self.session.store, pipeline, limit)]
 
     def run_record(self, reference: str) -> RunRecord:
         """A run: `flights/42`, `flights` for its newest, or `42` where only one pipeline is known.
@@ -124,12 +128,16 @@ class Client:
         """
         return find_model(self.session, self.artifact(reference).name)
 
-    def schedules(self) -> list[ScheduleStatus]:
-        """How all schedules stand."""
+    def schedules(self, *names: str) -> list[ScheduleStatus]:
+        """How all schedules stand, or these.
+
+        Raises:
+            NotRecorded: one was never scheduled here.
+        """
         from spanwise.scheduler.ledger.schedule_status import expand_keys, read_status
 
         store, now = self.session.store, datetime.now(UTC)
-        return [read_status(store, key, now) for key in expand_keys(store, None)]
+        return [read_status(store, key, now) for key in expand_keys(store, names or None)]
 
     def schedulers(self) -> list[SchedulerRecord]:
         """The schedulers that have not ended."""
@@ -270,7 +278,18 @@ class Client:
 
     # --- deciding
 
-    def accept(self, file: str | Path, span: str, *, because: str, version: int | None = None) -> list[PersonalVerdict]:
+    def load(self, file: str | Path, *, params: Sequence[str] = ()) -> Loaded:
+        """Loads the pipeline of a file, with arguments such as `window=7`; this imports the file.
+
+        Raises:
+            LoadError: it defines no pipeline, or cannot be imported.
+            UsageError: an argument is wrong.
+        """
+        return load_file(self.session, str(file), params)
+
+    def accept(
+        self, file: str | Path | Loaded, span: str, *, because: str, version: int | None = None
+    ) -> list[PersonalVerdict]:
         """Accepts a span, or `A..B`, that a gate has refused, as `spanwise accept` does; this imports the file.
 
         Raises:
@@ -279,7 +298,9 @@ class Client:
         """
         return self._judge(file, span, because, version, given=True)
 
-    def refuse(self, file: str | Path, span: str, *, because: str, version: int | None = None) -> list[PersonalVerdict]:
+    def refuse(
+        self, file: str | Path | Loaded, span: str, *, because: str, version: int | None = None
+    ) -> list[PersonalVerdict]:
         """Refuses a span, or `A..B`, that gates have accepted, as `spanwise refuse` does; this imports the file.
 
         Raises:
@@ -289,12 +310,12 @@ class Client:
         return self._judge(file, span, because, version, given=False)
 
     def _judge(
-        self, file: str | Path, span: str, because: str, version: int | None, *, given: bool
+        self, file: str | Path | Loaded, span: str, because: str, version: int | None, *, given: bool
     ) -> list[PersonalVerdict]:
         from spanwise.scheduler.ledger.schedule_status import user_name
         from spanwise.scheduler.run import judge
 
-        loaded: Loaded = load_file(self.session, str(file), ())
+        loaded = self.load(file) if isinstance(file, str | Path) else file
         with self.session.writing() as store:
             return judge.judge_spans(
                 store, loaded, span, version=version, given=given, because=because, who=user_name()

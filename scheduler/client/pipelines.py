@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spanwise.scheduler.client.models import ModelRecord
     from spanwise.scheduler.client.spans import SpanRecord
     from spanwise.scheduler.inspect.span_history import SpanHistory
+    from spanwise.scheduler.inspect.taint import TaintReport
     from spanwise.scheduler.inspect.window import ResolverWindow
     from spanwise.scheduler.ledger.schedule_status import ScheduleStatus
     from spanwise.scheduler.ledger.ticks import TickRecord
@@ -183,6 +184,24 @@ class PipelineRecord:
         end = None if at is None else loaded.calendar.parse(at)
         found = find_windows(loaded, self.session.store, at=end, as_of=None)
         return [WindowRecord(window, loaded.calendar) for window in found]
+
+    def taint(self, span: str, *, version: int | None = None, source: str = "") -> TaintReport:
+        """The models and other artifacts that learned from a span, as `spanwise tainted` finds them.
+
+        `source` is the file that the commands of the report name, by default that of the newest run.
+
+        Raises:
+            UsageError: that is no span.
+            NotRecorded: nothing was published for it, or not that version.
+        """
+        from spanwise.scheduler.inspect import taint
+        from spanwise.scheduler.run.span_options import parse_span
+
+        calendar = taint.find_calendar(self.session.store, self.name, span)
+        wrong = parse_span(span, calendar)
+        return taint.trace_taint(
+            self.session.store, self.name, wrong, version=version, source=source, calendar=calendar
+        )
 
     def serving(self) -> ModelRecord | None:
         """The model that was pushed last; None when none was."""

@@ -47,7 +47,12 @@ class Session:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Store]:
-        """The store, for what people decide; creates nothing where nothing was recorded."""
+        """The store, for what people decide; creates nothing where nothing was recorded.
+
+        Raises:
+            StoreUnavailable: the metadata is in a read-only folder.
+        """
+        home.refuse_read_only(self.settings)
         yield self.store
 
     @property

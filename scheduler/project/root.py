@@ -54,15 +54,20 @@ def open_to_record(settings: Settings) -> Iterator[Store]:
     """Opens the store to record what a person says; where nothing was recorded yet, nothing is created.
 
     Raises:
-        StoreUnavailable: its folder is read-only; what is recorded in a copy would be lost.
+        StoreUnavailable: its folder is read-only; see `refuse_read_only`.
     """
+    refuse_read_only(settings)
+    with open_for_reading(settings) as store:
+        yield store
+
+
+def refuse_read_only(settings: Settings) -> None:
+    """Raises StoreUnavailable when the metadata is a file in a read-only folder: what is recorded in a copy is lost."""
     from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
 
     where = parse_location(settings.metadata)
     if isinstance(where, SqliteFile) and where.path.exists() and not os.access(where.path.parent, os.W_OK):
         raise StoreUnavailable(f"The metadata {where} is in a read-only folder, so nothing can be recorded there.")
-    with open_for_reading(settings) as store:
-        yield store
 
 
 @contextlib.contextmanager

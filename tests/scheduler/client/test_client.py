@@ -71,7 +71,7 @@ def test_runs_are_found_by_state_span_and_number(past, client):
 
 
 def test_the_model_that_serves_comes_with_its_metrics_and_its_spans(past, client):
-    """And with the verdict that holds, of which a person has the last word."""
+    """And with the verdict that holds, of which a person has the last word; its spans are days wherever they are said."""
     model = a_week(past)
     flights = client.pipeline()
     serving = flights.serving()
@@ -79,6 +79,9 @@ def test_the_model_that_serves_comes_with_its_metrics_and_its_spans(past, client
     assert (serving.name, serving.run, serving.serves) == (model.name, "flights/3", True)
     assert serving.metrics == {"auc": 0.71}
     assert serving.spans_label == "2013-01-02 to 2013-01-03"
+    assert (
+        {*serving.summary} == {*client.artifacts(kind="Model")[0].summary} == {"learned from 2013-01-02 to 2013-01-03"}
+    )
     client.unbless(serving, because="wrong for refunds")
     assert client.model(model.name).blessed is False
     assert "wrong for refunds" in str(client.artifact(model.name).verdicts()[-1])
