@@ -169,8 +169,8 @@ class ActiveRun:
         execution = self._nodes.begin(name, work.next_attempt(name))
         work.start(execution)
         self._announce("node-started", name, execution)
-        mine = work.published(node.source.node, node.source.key) if isinstance(node, Resolver) else ()
         inputs = work.inputs_of(node)
+        mine = inputs if isinstance(node, Resolver) else {}
         if isinstance(node, Component):
             inputs = {**inputs, **dict.fromkeys(node.unread(self.run), ())}
         started = self._nodes.start(execution, inputs, mine, cache=self._request.cache)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Resolver
-from spanwise.orchestrator.driver import format_choice, history_of
+from spanwise.orchestrator.driver import format_choice, histories_of
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
@@ -140,9 +140,9 @@ class _Search:
             node = self._pipeline.nodes.get(name)
             if not isinstance(node, Resolver):
                 continue
-            history = history_of(self._store, candidate.run, node.source, (), self._pipeline.scopes[name])
-            for artifact in itertools.chain(*execution.outputs.values()):
-                withheld = history.objection(artifact)
+            histories = histories_of(self._store, candidate.run, node, {}, self._pipeline.scopes[name])
+            for key, artifact in ((key, a) for key, chosen in execution.outputs.items() for a in chosen):
+                withheld = histories[key].objection(artifact)
                 if withheld is not None:
                     raise UsageError(
                         f"This part of {self._pipeline.name!r} would read run {candidate.run.number}, in which {name} "

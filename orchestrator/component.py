@@ -249,23 +249,37 @@ class Resolver(Node):
         many: bool,
         optional: bool = False,
     ) -> None:
+        self._place(name, after)
+        self.inputs, self.outputs, self.parameters = {}, {}, {}
+        self._add_source(source, many=many, optional=optional)
+
+    def _add_source(self, source: Channel, *, many: bool, optional: bool = False) -> None:
+        """One more channel to choose from, under a key of its own; `choose` then answers for both."""
         if not isinstance(source, Channel):
             raise PipelineError(f"{type(self).__name__} takes a channel, not {source!r}; name the output: node['…'].")
         if isinstance(source.producer, Resolver):
             raise PipelineError(
                 f"{type(self).__name__} chooses from the outputs of components; {source!r} is a resolver's choice."
             )
-        self._place(name, after)
-        self.inputs = {source.key: (source,)}
-        self.parameters = {}
+        if source.key in self.inputs:
+            raise PipelineError(f"{self.name} chooses from two channels called {source.key!r}: their keys must differ.")
+        self.inputs = {**self.inputs, source.key: (source,)}
         channel = Channel(self.name, source.key, source.kind, self, many, optional)
-        self.outputs = {source.key: channel}
+        self.outputs = {**self.outputs, source.key: channel}
+
+    @property
+    def sources(self) -> Mapping[str, Channel]:
+        """The channels it chooses from, by key."""
+        return {key: channels[0] for key, channels in self.inputs.items()}
 
     @property
     def source(self) -> Channel:
-        """The channel it chooses from."""
-        (channels,) = self.inputs.values()
-        return channels[0]
+        """The channel it chooses from; of several, the first."""
+        return next(iter(self.sources.values()))
+
+    def choose(self, histories: Mapping[str, History]) -> Mapping[str, Sequence[Artifact]]:
+        """What this run reads, by key; of a resolver with one source, what `resolve` says."""
+        return {self.source.key: self.resolve(histories[self.source.key])}
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         """The artifacts this run reads, oldest span first.

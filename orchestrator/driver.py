@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,14 +65,14 @@ def drive(
     run: Run,
     store: Store,
     inputs: Artifacts,
-    mine: Sequence[Artifact],
+    mine: Mapping[str, Sequence[Artifact]],
     *,
     cache: bool,
-    scope: Scope | None = None,
+    scopes: Mapping[str, Scope] | None = None,
 ) -> Plan:
     """Decides what a node does. `inputs` are resolved.
 
-    `mine` is what this run published on a resolver's source, `scope` what the resolver chooses among.
+    `mine` is what this run published on a resolver's sources, `scopes` what the resolver chooses among; both by key.
 
     Raises:
         Refused: a person has refused the span that a gate judges.
@@ -79,14 +80,16 @@ def drive(
         InputError: the data that a component prepares for is missing or invalid.
     """
     if isinstance(node, Resolver):
-        history = history_of(store, run, node.source, mine, scope)
-        chosen = tuple(node.resolve(history))
+        histories = histories_of(store, run, node, mine, scopes or {})
+        outputs = {key: tuple(found) for key, found in node.choose(histories).items() if found}
+        chosen, history = tuple(itertools.chain(*outputs.values())), histories[node.source.key]
         if isinstance(node, SpanResolver):
             check_given(node, node, history)
         why = node.why(history, chosen)
-        choice = f"chose {format_choice(chosen, run)}" if chosen else "found no artifact to choose"
+        choices = [format_choice(found, run) for found in outputs.values()]
+        choice = f"chose {' and '.join(choices)}" if choices else "found no artifact to choose"
         return Reuse(
-            outputs={node.source.key: chosen} if chosen else {},
+            outputs=outputs,
             reason=choice + (f", {why}" if why else ""),
             parameters={n: encode_parameter(v) for n, v in node.parameters.items()},
         )
@@ -129,6 +132,15 @@ def history_of(
     scope = scope or Scope(channel.node, channel.key)
     address = Address(run.pipeline, scope.node, scope.key)
     return History(store, address, channel.kind, run, tuple(mine), scope.sources, find_calendar(channel))
+
+
+def histories_of(
+    store: Store, run: Run, node: Resolver, mine: Mapping[str, Sequence[Artifact]], scopes: Mapping[str, Scope]
+) -> Mapping[str, History]:
+    """What was published on each channel that a resolver chooses from; `mine` and `scopes` by key."""
+    return {
+        key: history_of(store, run, source, mine.get(key, ()), scopes.get(key)) for key, source in node.sources.items()
+    }
 
 
 def check_given(node: Resolver, window: SpanResolver, history: History) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
-from spanwise.orchestrator.driver import check_given, format_choice, history_of
+from spanwise.orchestrator.driver import check_given, format_choice, histories_of
 from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
@@ -83,18 +83,21 @@ class NewestOutputs:
         return OutdatedNode(node=name, why=f"{name} gave {names} in run {newest.run}, which is newer")
 
     def _check_choice(self, node: Resolver, base: Run, supplied: Mapping[str, Execution]) -> OutdatedNode | None:
-        source, then = node.source, supplied[node.name].outputs
-        mine = supplied[source.node].outputs.get(source.key, ()) if source.node in supplied else ()
+        then = supplied[node.name].outputs
+        mine = {
+            key: supplied[source.node].outputs.get(source.key, ())
+            for key, source in node.sources.items()
+            if source.node in supplied
+        }
         run = replace(base, as_of=self._run.as_of, replay=self._run.replay, source=self._run.source or base.source)
-        history = history_of(self._store, run, source, mine, self._pipeline.scopes[node.name])
+        histories = histories_of(self._store, run, node, mine, self._pipeline.scopes[node.name])
         try:
-            chosen = tuple(node.resolve(history))
+            now = {key: tuple(chosen) for key, chosen in node.choose(histories).items() if chosen}
         except ResolutionError as error:
             return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}")
-        now = {source.key: chosen} if chosen else {}
         if _identities(now) == _identities(then):
-            return self._check_given(node, history)
-        earlier = tuple(itertools.chain(*then.values()))
+            return self._check_given(node, histories[node.source.key])
+        earlier, chosen = (tuple(itertools.chain(*found.values())) for found in (then, now))
         before, after = format_choice(earlier, base), format_choice(chosen, base)
         if before == after:  # the same spans and versions, other artifacts
             before, after = (", ".join(a.name for a in found) for found in (earlier, chosen))

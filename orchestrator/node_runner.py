@@ -88,14 +88,12 @@ class NodeRunner:
         plan = Reuse(outputs=earlier.outputs, reason=f"supplied by {earlier.name}", execution=earlier.id)
         return publisher.reuse(self.store, self.lease, execution, earlier.inputs, plan)
 
-    def start(
-        self, execution: Execution, inputs: Artifacts, mine: tuple[Artifact, ...], *, cache: bool
-    ) -> ActiveJob | NodeResult:
+    def start(self, execution: Execution, inputs: Artifacts, mine: Artifacts, *, cache: bool) -> ActiveJob | NodeResult:
         """Drives a node, then publishes what it reuses or starts its work; `mine` is as in `drive`."""
         node = self.pipeline.nodes[execution.node]
         try:
-            scope = self.pipeline.scopes.get(node.name)
-            plan = drive(node, self.run, self.store, inputs, mine, cache=cache, scope=scope)
+            scopes = self.pipeline.scopes.get(node.name)
+            plan = drive(node, self.run, self.store, inputs, mine, cache=cache, scopes=scopes)
             if isinstance(plan, Execute):
                 return self._execute(execution, inputs, plan)
             if isinstance(node, Resolver):  # it reads what it chose, no more

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spanwise.orchestrator.component import NAME, Channel, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError, UsageError
 from spanwise.orchestrator.scope import GatedSource, Scope
-from spanwise.orchestrator.scoping import find_judged, find_scope
+from spanwise.orchestrator.scoping import find_judged, find_scopes
 
 TAKEN = ("alerts", "snapshots")
 """Folders that a root keeps beside those of its pipelines; so are `metadata.db` and what SQLite puts beside it."""
@@ -63,11 +63,11 @@ class Pipeline:
                     )
         self._parents = {n.name: _parents(n) for n in listed}
         self.order: tuple[str, ...] = _sorted(name, self._parents)
-        self.scopes: Mapping[str, Scope] = {
-            node.name: find_scope(node, self.nodes, self.order, self.ancestors)
+        self.scopes: Mapping[str, Mapping[str, Scope]] = {
+            node.name: find_scopes(node, self.nodes, self.order, self.ancestors)
             for node in listed
             if isinstance(node, Resolver)
-        }  #: what each resolver chooses among
+        }  #: what each resolver chooses among, by the keys of its sources
         self.judged: tuple[GatedSource, ...] = find_judged(self.nodes, self.order)  #: the channels that gates judge
 
     def __iter__(self) -> Iterator[Node]:

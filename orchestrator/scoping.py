@@ -26,26 +26,36 @@ class _DerivedFrom:
     reader: str  #: the node that reads it, or the last gate that passed it on
 
 
-def find_scope(
+def find_scopes(
     resolver: Resolver, nodes: Mapping[str, Node], order: Iterable[str], ancestors: Callable[[str], frozenset[str]]
-) -> Scope:
-    """What a resolver of a pipeline chooses among.
+) -> Mapping[str, Scope]:
+    """What a resolver of a pipeline chooses among, by the keys of its sources.
 
     Raises:
         PipelineError: it reads spans around a gate that it does not have to precede; the message names the channel to
             read instead.
     """
-    own = _origin_of(resolver.source, nodes)
-    if not has_spans(resolver.source.kind):
+    return {key: _find_scope(resolver, source, nodes, order, ancestors) for key, source in resolver.sources.items()}
+
+
+def _find_scope(
+    resolver: Resolver,
+    source: Channel,
+    nodes: Mapping[str, Node],
+    order: Iterable[str],
+    ancestors: Callable[[str], frozenset[str]],
+) -> Scope:
+    own = _origin_of(source, nodes)
+    if not has_spans(source.kind):
         return Scope(*own)
     judges = _judges(nodes, order)
     sources = []
-    for origin in _origins(resolver.source, resolver.name, frozenset(), nodes):
+    for origin in _origins(source, resolver.name, frozenset(), nodes):
         gates = judges.get((origin.node, origin.key), [])
         around = [gate for gate in gates if gate not in origin.passed]
         for gate in around:
             if not {resolver.name, origin.reader} & ancestors(gate):
-                raise PipelineError(_around(resolver, origin, nodes[gate], judges, nodes))
+                raise PipelineError(_around(resolver, source, origin, nodes[gate], judges, nodes))
         if gates:
             pending = frozenset(gate for gate in around if resolver.name in ancestors(gate))
             sources.append(GatedSource(origin.node, origin.key, tuple(gates), pending, alone=len(judges) == 1))
@@ -91,6 +101,7 @@ def _origins(
 
 def _around(
     resolver: Resolver,
+    source: Channel,
     origin: _DerivedFrom,
     gate: Node,
     judges: Mapping[tuple[str, str], list[str]],
@@ -106,7 +117,7 @@ def _around(
     )
     channel = f"{gate.name}[{gate.judged!r}]"
     whom = origin.reader if origin.reader == resolver.name else f"{origin.reader}, which {resolver.name} chooses from,"
-    past = f" (or past({gate.name!r}, {gate.judged!r}, …))" if resolver.source.producer is None else ""
+    past = f" (or past({gate.name!r}, {gate.judged!r}, …))" if source.producer is None else ""
     return (
         f"{resolver.name} reads spans of {origin.node}[{origin.key!r}] around {gate.name}, which judges them, so it "
         f"would read what was refused. {behind} {channel}{past} to {whom} instead."

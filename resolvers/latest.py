@@ -5,23 +5,32 @@ Neither ever means what this run itself has made (law 8), so that a baseline is 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
+from spanwise.orchestrator import Artifact, Channel, History, Node, ParameterError, Resolver
 
 
 class Latest(Resolver):
     """The newest artifact, or none: of a kind with spans, the newest version of the highest span.
 
+    With `n` above 1, the `n` newest, oldest first, or fewer where there are fewer; for the spans of a gap, see
+    `RollingWindow` and `LatestSpans`.
+
     Models that were refused are among them: `LatestBlessed` chooses a model to start from or to compare with.
     """
 
-    def __init__(self, source: Channel, *, name: str | None = None, after: Sequence[Node] = ()) -> None:
-        super().__init__(source, name=name, after=after, many=False, optional=True)
+    def __init__(self, source: Channel, *, n: int = 1, name: str | None = None, after: Sequence[Node] = ()) -> None:
+        super().__init__(source, name=name, after=after, many=n > 1, optional=True)
+        if n < 1:
+            raise ParameterError(f"{self.name}.n is {n}; it must be at least 1.")
+        self.n = n
+        self.parameters = {"n": n} if n > 1 else {}
 
     def resolve(self, history: History) -> Sequence[Artifact]:
-        newest = history.latest()
-        return () if newest is None else (newest,)
+        spans = itertools.islice(history.spans(), self.n)
+        by_span = [found for span in spans if (found := history.newest_version(span)) is not None]
+        return tuple(reversed(by_span or list(itertools.islice(history.newest(), self.n))))
 
 
 class LatestBlessed(Resolver):

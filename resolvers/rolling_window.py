@@ -45,7 +45,8 @@ class RollingWindow(Resolver):
     Spans that a gate refused, or has not judged, are missing. A backfill of an old span does not move the window (RFC,
     Version Handling): it ends at the highest span, or at the span `at`. It never reaches back before `since`, so the
     first days of a pipeline have shorter windows. Spans advance by `step`; up to `missing` of them may be absent and
-    are then left out. Those in `exclude` are left out by name: they are not gaps, and no older ones take their places.
+    are then left out. With `skip`, the window ends that many spans before the newest, for data that is still settling.
+    Those in `exclude` are left out by name: they are not gaps, and no older ones take their places.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class RollingWindow(Resolver):
         since: int | str | None = None,
         step: int = 1,
         missing: int = 0,
+        skip: int = 0,
         at: int | str | None = None,
         exclude: Sequence[int | str] | None = None,
         name: str | None = None,
@@ -65,8 +67,11 @@ class RollingWindow(Resolver):
         _refuse_below(self.name, "size", size, 1)
         _refuse_below(self.name, "step", step, 1)
         _refuse_below(self.name, "missing", missing, 0)
+        _refuse_below(self.name, "skip", skip, 0)
+        if skip and at is not None:
+            raise ParameterError(f"{self.name} takes either at= or skip=; both say where the window ends.")
         self.calendar = calendar_of(source)
-        self.size, self.step, self.missing = size, step, missing
+        self.size, self.step, self.missing, self.skip = size, step, missing, skip
         self.since = parse_parameter(self.calendar, since)
         self.at = parse_parameter(self.calendar, at)
         self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
@@ -75,6 +80,7 @@ class RollingWindow(Resolver):
             "since": format_parameter(self.calendar, self.since),
             "step": step,
             "missing": missing,
+            "skip": skip or None,
             "at": format_parameter(self.calendar, self.at),
             "exclude": self.exclude.labels() or None,
         }
@@ -130,7 +136,10 @@ class RollingWindow(Resolver):
         return tuple(describe_span(history, self.calendar, span) for span in left_out)
 
     def _end(self, history: History, at: int | None) -> int | None:
-        return at if at is not None else self.at if self.at is not None else next(history.published_spans(), None)
+        if at is not None or self.at is not None:
+            return at if at is not None else self.at
+        newest = next(history.published_spans(), None)
+        return None if newest is None else newest - self.skip * self.step
 
     def _wanted(self, end: int) -> Sequence[int]:
         return spans.window((end,), self.size, end=end, since=self.since, step=self.step).wanted
@@ -185,24 +194,34 @@ def _describe_gap(gap: WindowSpan, source: str, last: str, *, judged: bool) -> s
 class LatestSpans(Resolver):
     """The newest version of each of the `n` highest existing spans that count, whatever the gaps between them.
 
-    Those in `exclude` are left out of these by name; no others take their places.
+    With n=None it reads all of them; `skip` leaves out that many of the highest, `since` all before a span. Those in
+    `exclude` are left out of these by name; no others take their places.
     """
 
     def __init__(
         self,
         source: Channel,
         *,
-        n: int,
+        n: int | None,
+        skip: int = 0,
+        since: int | str | None = None,
         exclude: Sequence[int | str] | None = None,
         name: str | None = None,
         after: Sequence[Node] = (),
     ) -> None:
         super().__init__(source, name=name, after=after, many=True)
-        _refuse_below(self.name, "n", n, 1)
+        _refuse_below(self.name, "n", 1 if n is None else n, 1)
+        _refuse_below(self.name, "skip", skip, 0)
         self.calendar = calendar_of(source)
-        self.n = n
+        self.n, self.skip = n, skip
+        self.since = parse_parameter(self.calendar, since)
         self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
-        self.parameters = {"n": n, "exclude": self.exclude.labels() or None}
+        self.parameters = {
+            "n": n,
+            "skip": skip or None,
+            "since": format_parameter(self.calendar, self.since),
+            "exclude": self.exclude.labels() or None,
+        }
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         found = self.explain(history)
@@ -246,7 +265,10 @@ class LatestSpans(Resolver):
         return tuple(describe_span(history, self.calendar, span) for span in left_out)
 
     def _highest(self, history: History, at: int | None) -> list[int]:
-        return list(itertools.islice(history.spans(below=None if at is None else at + 1), self.n))
+        there = history.spans(below=None if at is None else at + 1)
+        since = itertools.takewhile(lambda span: self.since is None or span >= self.since, there)
+        first = self.skip if at is None else 0
+        return list(itertools.islice(since, first, None if self.n is None else first + self.n))
 
 
 def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan:

@@ -4,8 +4,8 @@
     wanted = at_least(exclude_spans(recent, holidays), 5)
 
 The rules are those of TFX's resolver operations unless a docstring says otherwise. Results ascend by span, then
-version, creation time and id. Empty input gives empty output; only `at_least`, `enough` and `window` raise
-ResolutionError, where TFX silently skips the rest of the pipeline.
+version, creation time and id. Empty input gives empty output; only `at_least`, `enough`, `sequential_windows` and
+`window` raise ResolutionError, where TFX silently skips the rest of the pipeline.
 """
 
 from __future__ import annotations
@@ -205,6 +205,26 @@ def sliding_windows(found: Sequence[T], size: int = 1, *, stride: int = 1) -> tu
     _positive("size", size)
     _positive("stride", stride)
     return tuple(tuple(found[at : at + size]) for at in range(0, len(found) - size + 1, stride))
+
+
+def sequential_windows(
+    artifacts: Iterable[S],
+    size: int,
+    first: int | None = None,
+    *,
+    stride: int = 1,
+    skip: int = 0,
+    exclude: Collection[int] = (),
+) -> tuple[tuple[S, ...], ...]:
+    """Every full window of `size` consecutive spans, from `first` up to the first gap (TFX: sequential_rolling_range).
+
+    Raises:
+        ResolutionError: no window is full yet.
+    """
+    windows = sliding_windows(consecutive_spans(artifacts, first, skip=skip, exclude=exclude), size, stride=stride)
+    if not windows:
+        raise ResolutionError(f"no window of {size} consecutive spans is full yet.")
+    return windows
 
 
 def paired_spans(

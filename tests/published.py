@@ -35,8 +35,8 @@ class Published:
     def span(self, span, version=None):
         return self._publish("Ingest", "examples", _draft(Examples, span=span, version=version, split_names=["train"]))
 
-    def a_model(self, *, blessed=None):
-        model = self._publish("Train", "model", Model("/m"))
+    def a_model(self, *, blessed=None, spans=None, base=None):
+        model = self._publish("Train", "model", _draft(Model, spans=spans, base=base))
         if blessed is not None:
             verdict = _draft(Blessing, blessed=int(blessed), current_model=model.name, current_model_id=model.id)
             self._publish("Evaluate", "blessing", verdict)

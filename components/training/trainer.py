@@ -137,7 +137,7 @@ class Trainer(Component):
 def _refuse_without_graph(node: str, channels: Sequence[Channel]) -> None:
     """Refuses the features of a Transform without its graph: the model could not be served."""
     for channel in channels:
-        source = channel.producer.source if isinstance(channel.producer, Resolver) else channel
+        source = channel.producer.sources[channel.key] if isinstance(channel.producer, Resolver) else channel
         outputs = source.producer.outputs.items() if source.producer is not None else ()
         key = next((key for key, output in outputs if output.kind is TransformGraph), None)
         if key is not None:

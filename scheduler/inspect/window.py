@@ -50,7 +50,12 @@ def find_windows(
         exclude=exclude,
     )
     found = [
-        _window(node, node, history_of(store, run, node.source, scope=loaded.pipeline.scopes[node.name]), at)
+        _window(
+            node,
+            node,
+            history_of(store, run, node.source, scope=loaded.pipeline.scopes[node.name][node.source.key]),
+            at,
+        )
         for node in loaded.pipeline
         if isinstance(node, Resolver) and isinstance(node, SpanResolver)
     ]

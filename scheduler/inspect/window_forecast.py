@@ -90,7 +90,7 @@ class WindowForecast:
 
 
 def _history(store: Store, run: Run, node: Resolver, pipeline: Pipeline) -> History:
-    return history_of(store, run, node.source, scope=pipeline.scopes[node.name])
+    return history_of(store, run, node.source, scope=pipeline.scopes[node.name][node.source.key])
 
 
 @dataclass(frozen=True)

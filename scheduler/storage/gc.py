@@ -24,7 +24,7 @@ from spanwise.orchestrator.artifact import Artifact, Model, TransformGraph, Valu
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED, Retention, RetentionDecision, decide_retention
 from spanwise.orchestrator.component import Resolver
-from spanwise.orchestrator.driver import history_of
+from spanwise.orchestrator.driver import histories_of
 from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, StorageError, UsageError
 from spanwise.orchestrator.generation import LOOK_BACK
 from spanwise.orchestrator.lease import Clock, Lease
@@ -197,17 +197,17 @@ def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[Artifact, str]]:
     run = Run(pipeline=loaded.pipeline.name, source=loaded.source, calendar=loaded.calendar.value)
     for node in loaded.pipeline:
         if isinstance(node, Resolver):
-            history = history_of(store, run, node.source, scope=loaded.pipeline.scopes[node.name])
-            with suppress(ResolutionError):
-                if isinstance(node, SpanResolver):
-                    found = node.explain(history)
+            histories = histories_of(store, run, node, {}, loaded.pipeline.scopes[node.name])
+            chosen = f"{node.name} would choose it now"
+            if isinstance(node, SpanResolver):
+                with suppress(ResolutionError):
+                    found = node.explain(histories[node.source.key])
                     yield from (
                         (w.withheld.artifact, f"{node.name} would choose it if accepted") for w in found if w.withheld
                     )
-                    chosen = [w.chosen for w in found if w.chosen is not None]
-                else:
-                    chosen = list(node.resolve(history))
-                yield from ((artifact, f"{node.name} would choose it now") for artifact in chosen)
+                    yield from ((w.chosen, chosen) for w in found if w.chosen is not None)
+            with suppress(ResolutionError):
+                yield from ((artifact, chosen) for artifact in itertools.chain(*node.choose(histories).values()))
 
 
 def _decide(

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         LatestSpans,
         Previous,
         RollingWindow,
+        UnseenSpans,
         WindowSpan,
     )
     from spanwise.scheduler import (
@@ -192,6 +193,7 @@ _HOMES = {
         "LatestSpans",
         "Previous",
         "RollingWindow",
+        "UnseenSpans",
         "WindowSpan",
     ),
     "spanwise.scheduler": (
@@ -280,6 +282,7 @@ __all__ = [
     "Transform",
     "TransformCache",
     "TransformGraph",
+    "UnseenSpans",
     "Value",
     "WindowSpan",
     "analyze",

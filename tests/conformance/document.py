@@ -50,7 +50,7 @@ def tables(differences: Differences, outcomes: Recorded, cases: Sequence[Case]) 
             _table("TFX refuses, spanwise answers", ("Its message has", "Reason"), of(differences.answered)),
             _table("spanwise refuses, TFX answers", ("Our message has", "Reason"), of(differences.refused)),
             _table("spanwise refuses, TFX skips in silence", ("Our error", "Reason"), of(differences.skipped)),
-            _table("Not done", ("Form, or kind of a form", "Reason"), of(differences.not_done)),
+            *([_table("Not done", ("Form", "Reason"), of(differences.not_done))] if differences.not_done else []),
             _answers(outcomes, cases),
         ]
     )

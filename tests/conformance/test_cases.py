@@ -9,7 +9,7 @@ import pytest
 
 from spanwise.components.evaluation.threshold import Threshold
 from spanwise.orchestrator.errors import ResolutionError, UsageError
-from spanwise.resolvers import Fixed, Latest, LatestBlessed, LatestSpans, RollingWindow
+from spanwise.resolvers import Fixed, Latest, LatestBlessed, LatestSpans, RollingWindow, UnseenSpans
 from tests.conformance import document
 from tests.conformance.apis import APIS
 from tests.conformance.apis.verdicts import threshold_of
@@ -41,14 +41,16 @@ def test_case(case):
         pytest.skip(f"waits for: {verdict.reason}")
 
 
-CHOOSING = tuple(case for case in CASES if case.api in ("op", "fn", "strategy"))
+CHOOSING = tuple(case for case in CASES if case.api in ("op", "fn", "strategy", "span_driven_eval"))
 """The cases of what is chosen among published artifacts."""
 
 
-@pytest.mark.parametrize("resolver", [RollingWindow, LatestSpans, Fixed, Latest, LatestBlessed])
+@pytest.mark.parametrize("resolver", [RollingWindow, LatestSpans, Fixed, Latest, LatestBlessed, UnseenSpans])
 def test_every_resolver_is_driven(monkeypatch, resolver):
     """A resolver that chooses nothing fails at least one case, so the cases drive it."""
     monkeypatch.setattr(resolver, "resolve", lambda self, history: ())
+    if resolver is UnseenSpans:
+        monkeypatch.setattr(resolver, "choose", lambda self, histories: {})
 
     outcomes = {judge(case, DIFFERENCES, APIS).outcome for case in CHOOSING}
 

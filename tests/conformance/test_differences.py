@@ -6,12 +6,24 @@ import pytest
 
 from tests.conformance import document
 from tests.conformance.apis import APIS
+from tests.conformance.apis.resolver_ops import NONE
 from tests.conformance.judge import DIFFERENCES, Case, Outcome, judge
 
 ONE_SPLIT = [{"name": "s1", "pattern": "span{SPAN}/*"}]
 DAYS = [{"name": "s1", "pattern": "{YYYY}{MM}{DD}/*"}]
 GAP = [{"id": 1, "span": 1, "version": 1}, {"id": 2, "span": 2, "version": 1}, {"id": 3, "span": 4, "version": 1}]
 TWICE = [{"id": 1, "span": 3, "version": 1}, {"id": 2, "span": 3, "version": 1}]
+VERSIONS = [{"id": 1, "span": 3, "version": 1}, {"id": 2, "span": 3, "version": 2}]
+THREE = {"start_span_number": 3, "end_span_number": 3}
+ROLLING = {"rolling": {"num_spans": 2, "start": 0}}
+NO_OPERATIONS = ("TrainingRange", "LatestPolicyModel", "Shuffle", "LatestPipelineRunOutputs", "EqualPropertyValues")
+NO_FUNCTIONS = (
+    "latest_pipeline_run_outputs",
+    "filter_property_equal",
+    "filter_custom_property_equal",
+    "shuffle",
+    "slice",
+)
 ONE = {"static": {"start": 1, "end": 1}}
 RISES = {"name": "BinaryAccuracy", "change": {"absolute": 0.1, "direction": "HIGHER_IS_BETTER"}}
 
@@ -70,31 +82,28 @@ DIFFERING = {
         {"blessed": 1},
         {"blessed": "refused with ParameterError"},
     ),
+    " takes no 'num_spans'": (
+        "resolve",
+        {"files": ["span1/a"], "splits": ONE_SPLIT, "range": ROLLING},
+        {"span": 1},
+        {"span": "refused with PipelineError"},
+    ),
+    "takes either first= and last=": (
+        "fn",
+        {"fn": "static_range", "artifacts": GAP, "params": {"end_span_number": 4}},
+        {"ids": [1, 2, 3]},
+        {"ids": "refused with ParameterError"},
+    ),
+    "static_range of all versions": (
+        "fn",
+        {"fn": "static_range", "artifacts": VERSIONS, "params": {**THREE, "keep_all_versions": True}},
+        {"ids": [1, 2]},
+        {"ids": [2]},
+    ),
+    **{f"op/{name}": ("op", {"op": name, "artifacts": []}, {"ids": []}, {"ids": NONE}) for name in NO_OPERATIONS},
+    **{f"fn/{name}": ("fn", {"fn": name, "artifacts": []}, {"ids": []}, {"ids": NONE}) for name in NO_FUNCTIONS},
 }
 """By the entry of `differences.toml`: form, what is given, what TFX answers, what spanwise answers."""
-
-UNMAPPED = {
-    "query/rolling ranges": {"query": "SELECT 1", "range": {"rolling": {"num_spans": 2, "start": 0}}},
-    "op/other orders of versions": {"op": "LatestSpan", "artifacts": TWICE, "params": {"version_sort_keys": ["span"]}},
-    "min_count/several": {"artifacts": 1, "min_count": 2},
-    **{f"op/{name}": {"op": name, "artifacts": []} for name in ("TrainingRange", "LatestPolicyModel", "Shuffle")},
-    **{f"op/{name}": {"op": name, "artifacts": []} for name in ("LatestPipelineRunOutputs", "EqualPropertyValues")},
-    "op/SpanDrivenEvaluatorInputs": {"op": "SpanDrivenEvaluatorInputs", "artifacts": []},
-    **{f"fn/{name}": {"fn": name, "artifacts": []} for name in ("latest_pipeline_run_outputs", "shuffle", "slice")},
-    "fn/filter_property_equal": {"fn": "filter_property_equal", "artifacts": []},
-    "fn/filter_custom_property_equal": {"fn": "filter_custom_property_equal", "artifacts": []},
-    "resolve/rolling ranges": {
-        "files": ["span1/a"],
-        "splits": ONE_SPLIT,
-        "range": {"rolling": {"num_spans": 2, "start": 0}},
-    },
-    "driver/rolling ranges": {
-        "files": ["span1/a"],
-        "splits": ONE_SPLIT,
-        "range": {"rolling": {"num_spans": 2, "start": 0}},
-    },
-}
-"""By the entry of `differences.toml`: what is given to a form that does not map it."""
 
 KEY_CHANGES = {f"cache_key/{change}" for change in ("input_artifact_name", "input_artifact_timestamp", "module_path")}
 
@@ -110,18 +119,6 @@ def test_a_difference_is_as_stated(entry):
     assert verdict.outcome is Outcome.DIFFERS, str(verdict)
     assert verdict.reason == _why(entry)
     assert _without_fingerprint(verdict.ours) == ours
-
-
-@pytest.mark.parametrize("entry", UNMAPPED)
-def test_what_is_not_done_is_not_answered(entry):
-    """A form that is listed as not done reaches no answer of ours."""
-    api = entry.partition("/")[0]
-    case = Case(id=entry, api=api, name="", given=UNMAPPED[entry], expect={"ids": []})
-
-    verdict = judge(case, DIFFERENCES, APIS)
-
-    assert verdict.outcome is Outcome.NOT_DONE, str(verdict)
-    assert verdict.reason == _why(entry)
 
 
 @pytest.mark.parametrize("entry", [*sorted(KEY_CHANGES), "cache_key/output_type"])
@@ -143,19 +140,15 @@ def test_every_listed_difference_is_executed():
     reasons = "\n".join(found["why"] for found in outcomes.values() if "why" in found)
     entries = {**DIFFERENCES.differs, **DIFFERENCES.answered, **DIFFERENCES.refused, **DIFFERENCES.skipped}
     fields = {f"{form}/{name}": one.why for form, listed in DIFFERENCES.fields.items() for name, one in listed.items()}
-    here = {*DIFFERING, *UNMAPPED, *KEY_CHANGES, "cache_key/output_type"}
+    here = {*DIFFERING, *KEY_CHANGES, "cache_key/output_type"}
 
-    unexecuted = [
-        entry
-        for entry, why in {**entries, **fields, **DIFFERENCES.not_done}.items()
-        if entry not in here and why not in reasons
-    ]
+    unexecuted = [entry for entry, why in {**entries, **fields}.items() if entry not in here and why not in reasons]
 
     assert unexecuted == []
 
 
 def _why(entry):
-    tables = (DIFFERENCES.differs, DIFFERENCES.answered, DIFFERENCES.refused, DIFFERENCES.not_done)
+    tables = (DIFFERENCES.differs, DIFFERENCES.answered, DIFFERENCES.refused)
     return next(table[entry] for table in tables if entry in table)
 
 

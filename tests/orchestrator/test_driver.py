@@ -69,8 +69,8 @@ def trial(tmp_path):
     return trial
 
 
-def decide(trial, node, inputs=None, *, cache=True, mine=(), run=RUN):
-    return drive(node, run, trial.store, inputs or {}, mine, cache=cache)
+def decide(trial, node, inputs=None, *, cache=True, mine=None, run=RUN):
+    return drive(node, run, trial.store, inputs or {}, mine or {}, cache=cache)
 
 
 def test_what_was_done_before_is_reused(trial):
@@ -188,7 +188,7 @@ def test_a_resolver_reuses_what_it_chose(trial):
     """It says which it chose, and never this run's own."""
     make = Make(word="a")
     report = trial.first.artifact("Make", "report")
-    found, nothing = decide(trial, All(make["report"])), decide(trial, All(make["report"]), mine=[report])
+    found, nothing = decide(trial, All(make["report"])), decide(trial, All(make["report"]), mine={"report": [report]})
 
     assert found.outputs["report"][0].id == report.id
     assert found.reason == "chose p/Make/report/1"

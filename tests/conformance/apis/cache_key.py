@@ -93,7 +93,7 @@ class Setting:
         Pipeline(self.pipeline, [made, node])
         with tempfile.TemporaryDirectory() as root:
             inputs = {name: tuple(_laid_out(root, each) for each in found) for name, found in self.inputs.items()}
-            plan = drive(node, Run(pipeline=self.pipeline, number=self.run), MemoryStore(), inputs, (), cache=True)
+            plan = drive(node, Run(pipeline=self.pipeline, number=self.run), MemoryStore(), inputs, {}, cache=True)
         assert plan.key is not None, plan.reason
         return plan.key.digest
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spanwise.components import ExampleGen
+from spanwise.components import ExampleGen, QueryExampleGen
 from spanwise.components.ingest.splits import split_names
 from spanwise.orchestrator import Run
 from spanwise.orchestrator.calendar import Calendar
@@ -18,7 +18,6 @@ from spanwise.orchestrator.span_pattern import SpanPattern
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.run.span_options import parse_span
 from tests.components.flow import Bench
-from tests.conformance.judge import NotMapped
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def _ingest(given: Mapping[str, Any], lake: Path) -> ExampleGen:
 
 def _prepare(node: ExampleGen, chosen: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """What its driver decides in a run that names this span."""
-    run = Run(pipeline="p", span=named_span(node.calendar, chosen))
+    run = Run(pipeline="p", span=named_span(node, chosen))
     return node.prepare(run, lambda key: history_of(MemoryStore(), run, node[key]))
 
 
@@ -80,14 +79,18 @@ def count_days(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"span": Calendar.DAY.parse(f"{year:04}-{month:02}-{day:02}")}
 
 
-def named_span(calendar: Calendar, chosen: Mapping[str, Any] | None) -> int | None:
-    """The one span that a run names, or None for the newest. Two ends are parsed as `spanwise run --span` does."""
+def named_span(node: ExampleGen | QueryExampleGen, chosen: Mapping[str, Any] | None) -> int | None:
+    """The one span that a run names, or None for the newest. Two ends are parsed as `spanwise run --span` does.
+
+    A rolling range is asked of the node, which takes none.
+    """
     if chosen is None or chosen == {"rolling": {"num_spans": 1, "start": 0}}:
         return None
     if (static := chosen.get("static")) is None:
-        raise NotMapped("rolling ranges")
+        type(node)(**chosen["rolling"])
+        raise AssertionError(f"{node.name} takes a rolling range")
     start, end = static["start"], static["end"]
-    return int(start) if start == end else parse_span(f"{start}..{end}", calendar)
+    return int(start) if start == end else parse_span(f"{start}..{end}", node.calendar)
 
 
 def _make(lake: Path, file: str | Mapping[str, Any]) -> None:

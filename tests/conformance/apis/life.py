@@ -87,6 +87,29 @@ class Alone(Component):
         _called(calls)
 
 
+class Add(Component):
+    """Makes something on a condition that what it reads decides."""
+
+    def run(self, *, loaded: Input[Model], models: Outputs[Model], wanted: str) -> None:
+        if (loaded.path / "value").read_text() == wanted:
+            models.new()
+
+
+class LoadTwo(Component):
+    """Makes two."""
+
+    def run(self, *, models: Outputs[Model]) -> None:
+        for _ in range(2):
+            (models.new().path / "value").write_text("1")
+
+
+class Plus(Component):
+    """Computes with a number that an earlier node made."""
+
+    def run(self, *, loaded: Input[Model], model: Output[Model], more: int) -> None:
+        (model.path / "value").write_text(str(int((loaded.path / "value").read_text()) + more))
+
+
 class CsvExampleGen(ExampleGen):
     preload: ClassVar[Any] = ()  # it does not come to an ingest, so nothing heavy is needed
 
@@ -179,6 +202,32 @@ def _concurrent(stage: Stage) -> dict[str, Any]:
     with LocalExecutor(pipeline) as executor:
         first = run(pipeline, executor=executor, store=stage.bench.store, root=stage.bench.root, observe=start)
     return {"both_succeed": first.succeeded and all(second)}
+
+
+def _condition(wanted: str) -> "Scenario":
+    """`Add` inspects what `Load` made, which is 1, and makes something or nothing."""
+
+    def play(stage: Stage) -> dict[str, Any]:
+        load = stage.load()
+        add = Add(loaded=load["model"], wanted=wanted)
+        return _told(stage.run(load, add, ManyConsumer(models=add["models"], name="Print")))
+
+    return play
+
+
+def _loop(stage: Stage) -> dict[str, Any]:
+    """A node that takes one, connected to several."""
+    load = LoadTwo(name="Load")
+    return _told(stage.run(load, Consumer(model=load["models"], calls=str(stage.calls), name="Print")), "Print")
+
+
+def _computed(stage: Stage) -> dict[str, Any]:
+    """Read as an input, not taken as a parameter."""
+    load = stage.load()
+    plus = Plus(loaded=load["model"], more=2)
+    outcome = stage.run(load, plus)
+    (made,) = outcome.executions[plus.name].outputs["model"]
+    return {"value": int((made.path / "value").read_text()), "run_raises": not outcome.succeeded}
 
 
 def _twice(
@@ -274,16 +323,17 @@ SCENARIOS: Mapping[str, Scenario] = {
     "cache_code_changed": _twice(later=_edited()),
     "runtime_missing": _parameter(""),
     "runtime_default": _parameter(" = 3"),
+    "cond_true": _condition("1"),
+    "cond_false": _condition("2"),
+    "foreach_two": _loop,
+    "dynamic_property": _computed,
 }
-
-WITHOUT = {"cond": "conditions", "foreach": "loops", "dynamic": "dynamic_properties"}
-"""What we have no word for, by how the names of its scenarios begin."""
 
 
 def play(given: Mapping[str, Any]) -> Mapping[str, Any]:
     scenario = given["scenario"]
     if scenario not in SCENARIOS:
-        raise NotMapped(WITHOUT.get(scenario.split("_")[0], scenario))
+        raise NotMapped(scenario)
     with tempfile.TemporaryDirectory() as folder:
         return SCENARIOS[scenario](Stage(Bench(Path(folder))))
 

@@ -1,11 +1,12 @@
 """Artifacts that earlier runs have published, and what a resolver node of a later run chooses among them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from spanwise.components import ExampleGen
 from spanwise.orchestrator import Channel, Component, Examples, Model, Output, Resolver, Run
 from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.driver import history_of
+from spanwise.orchestrator.driver import Reuse, drive, history_of
 from spanwise.orchestrator.store import MemoryStore
 from tests.conformance.apis.verdicts import publish
 
@@ -35,6 +36,26 @@ class Published:
 def publish_models(numbers: Iterable[int]) -> Published:
     """Models of one trainer."""
     return Published(Train()["model"], {number: Model("") for number in numbers})
+
+
+class Lineage:
+    """Examples by span and models that say what they learned from, each on its channel of one store."""
+
+    def __init__(self, spans: Iterable[int], models: Iterable[Mapping[str, Any]]) -> None:
+        self.store, self.models = MemoryStore(), {}
+        ingest = ExampleGen(pattern="lake/{SPAN}/*.csv")
+        self.examples, self.model = ingest["examples"], Train()["model"]
+        for span in spans:
+            publish(self.store, ingest.name, "examples", Examples("", properties={"span": span, "calendar": "number"}))
+        for record in models:
+            draft = Model("", properties={"spans": record["trained_on_spans"]})
+            self.models[publish(self.store, "Train", "model", draft).name] = record["model"]
+
+    def chosen_by(self, node: Resolver) -> Mapping[str, Sequence[Artifact]]:
+        """What a resolver of a later run chooses, by key, as its driver decides."""
+        plan = drive(node, Run(pipeline="p", number=1000), self.store, {}, {}, cache=True)
+        assert isinstance(plan, Reuse)
+        return plan.outputs
 
 
 def publish_spans(records: Iterable[Mapping[str, object]]) -> Published:

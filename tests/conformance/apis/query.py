@@ -15,7 +15,7 @@ from tests.conformance.apis.example_gen import named_span
 def ask(given: Mapping[str, Any]) -> dict[str, Any]:
     """The query as it would be asked; which span is decided as in a run, and the values are those that are bound."""
     node = QueryExampleGen(query=given["query"], connection="env:NOT_CONNECTED")
-    run = Run(pipeline="p", span=named_span(Calendar.DAY, given["range"]))
+    run = Run(pipeline="p", span=named_span(node, given["range"]))
     prepared = node.prepare(run, lambda key: history_of(MemoryStore(), run, node[key]))
     return {
         "span": prepared["span"],

@@ -1,17 +1,19 @@
 """Operations on published artifacts, alone (`op`) and combined (`fn`, `span_driven_eval`).
 
 What a resolver node of ours chooses is asked of that node; an operation that a resolver of one's own may call is asked
-of `spanwise.resolvers.spans`. Combinations that no resolver of ours makes are not mapped: made here, they would show
-only what this module does.
+of `spanwise.resolvers.spans`. Combinations that no resolver of ours makes are not made here, as they would show only
+what this module does: of an operation that is looked for and not there, the answer is that there is none.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from spanwise import resolvers
 from spanwise.orchestrator import Channel, Resolver
 from spanwise.orchestrator.artifact import Artifact, Examples
-from spanwise.resolvers import Fixed, LatestSpans, RollingWindow
+from spanwise.resolvers import Fixed, LatestSpans, RollingWindow, UnseenSpans, spans
 from spanwise.resolvers.spans import (
     all_spans,
     at_least,
@@ -24,12 +26,15 @@ from spanwise.resolvers.spans import (
     latest_spans,
     latest_version,
     paired_spans,
+    sequential_windows,
     sliding_windows,
     static_span_range,
     unnest,
 )
-from tests.conformance.apis.published import publish_spans
+from tests.conformance.apis.published import Lineage, publish_spans
 from tests.conformance.judge import NotMapped
+
+NONE = "no such operation"
 
 Params = Mapping[str, Any]
 
@@ -57,21 +62,30 @@ def _fixed_node(channel: Channel, params: Params) -> Resolver | None:
 
 
 def _rolling_node(channel: Channel, params: Params) -> Resolver | None:
-    """Without `min_spans` all spans are wanted, so it is a window; with 1 whatever exists is enough."""
+    """Without `min_spans` all spans are wanted, so it is a window; with 1, or for all spans, what exists is enough."""
     size, excluded = params.get("num_spans", 1), params.get("exclude_span_numbers", ())
-    if size < 1 or not params.keys() <= {"num_spans", "exclude_span_numbers", "min_spans"}:
+    _refuse_unknown(
+        params, {"num_spans", "start_span_number", "skip_num_recent_spans", "min_spans", "exclude_span_numbers"}
+    )
+    ends = {"since": params.get("start_span_number"), "skip": params.get("skip_num_recent_spans", 0)}
+    if params.get("min_spans") == 1 or size < 1:
+        return LatestSpans(channel, n=_all_if_not_positive(size), exclude=excluded, **ends)
+    if params.get("min_spans") is not None:
         return None
-    if params.get("min_spans") == 1:
-        return LatestSpans(channel, n=size, exclude=excluded)
-    return RollingWindow(channel, size=size) if params.get("min_spans") is None and not excluded else None
+    return RollingWindow(channel, size=size, exclude=excluded, **ends)
 
 
-def _static_node(channel: Channel, params: Params) -> Resolver | None:
+def _static_node(channel: Channel, params: Params) -> Resolver:
     start, end = params.get("start_span_number", -1), params.get("end_span_number", -1)
-    known = {"start_span_number", "end_span_number", "exclude_span_numbers"}
-    if min(start, end) < 0 or not params.keys() <= known:
-        return None
-    return Fixed(channel, first=start, last=end, exclude=params.get("exclude_span_numbers", ()))
+    _refuse_unknown(params, {"start_span_number", "end_span_number", "exclude_span_numbers"})
+    excluded = params.get("exclude_span_numbers", ())
+    return Fixed(channel, first=_open(start), last=_open(end), exclude=excluded)
+
+
+def _refuse_unknown(params: Params, known: set[str]) -> None:
+    """Older versions are read by no node of ours: one that is asked for them reads the newest."""
+    if unknown := params.keys() - known - {"keep_all_versions"}:
+        raise NotMapped(", ".join(sorted(unknown)))
 
 
 def _static_span_range(artifacts: Sequence[Examples], params: Params) -> Sequence[Examples]:
@@ -91,6 +105,17 @@ def _consecutive_spans(artifacts: Sequence[Examples], params: Params) -> Sequenc
 
 def _sliding_window(artifacts: Sequence[Artifact], params: Params) -> Sequence[Sequence[Artifact]]:
     return sliding_windows(artifacts, params.get("window_size", 1), stride=params.get("stride", 1))
+
+
+def _sequential_windows(artifacts: Sequence[Examples], params: Params) -> Sequence[Sequence[Examples]]:
+    return sequential_windows(
+        artifacts,
+        params.get("num_spans", 1),
+        params.get("start_span_number"),
+        stride=params.get("stride", 1),
+        skip=params.get("skip_num_recent_spans", 0),
+        exclude=params.get("exclude_span_numbers", ()),
+    )
 
 
 NODES: Mapping[str, Callable[[Channel, Params], Resolver | None]] = {
@@ -118,6 +143,7 @@ ONE_CHANNEL: Mapping[str, Callable[[Any, Params], Sequence[Artifact]]] = {
 WINDOWS: Mapping[str, Callable[[Any, Params], Sequence[Sequence[Artifact]]]] = {
     "SlidingWindow": _sliding_window,
     "sliding_window": _sliding_window,
+    "sequential_rolling_range": _sequential_windows,
 }
 
 
@@ -139,12 +165,23 @@ def operate(given: Mapping[str, Any]) -> dict[str, Any]:
             all_versions=params.get("keep_all_versions", False),
         )
         return {"pairs": [{key: artifact.id for key, artifact in pair.items()} for pair in pairs]}
-    if kind == "Unnest":
-        channels = {key: _artifacts(found, kind) for key, found in records.items()}
-        return {"dicts": [{key: _ids(found) for key, found in one.items()} for one in unnest(channels, params["key"])]}
+    return {"dicts": _dicts(kind, params, records)} if kind in ("Unnest", "SkipIfEmpty") else _look_for(kind)
+
+
+def _dicts(kind: str, params: Params, records: Mapping[str, Any]) -> Any:
+    """Sets of inputs."""
     if kind == "SkipIfEmpty":
-        return {"dicts": enough(records["dicts"])}
-    raise NotMapped(kind)
+        return enough(records["dicts"])
+    channels = {key: _artifacts(found, kind) for key, found in records.items()}
+    return [{key: _ids(found) for key, found in one.items()} for one in unnest(channels, params["key"])]
+
+
+def _look_for(kind: str) -> dict[str, Any]:
+    """That neither resolvers nor operations on spans have this name, in either spelling."""
+    names = {kind, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()}
+    if any(hasattr(place, name) for place in (resolvers, spans) for name in names):
+        raise NotMapped(f"{kind}, which is there")
+    return {"ids": NONE}
 
 
 class Edition(Artifact):
@@ -189,18 +226,29 @@ def _all_if_not_positive(n: int) -> int | None:
 
 
 def _order(keys: Sequence[str]) -> Callable[[Any], tuple[float, ...]]:
+    """Any function orders versions; two of them are ours."""
     known: Mapping[tuple[str, ...], Callable[[Any], tuple[float, ...]]] = {
         (): by_version,
         ("mlmd_artifact.create_time_since_epoch", "id"): by_creation,
     }
-    if tuple(keys) not in known:
-        raise NotMapped("other orders of versions")
-    return known[tuple(keys)]
+    return known.get(tuple(keys)) or (lambda artifact: tuple(getattr(artifact, key) for key in keys))
 
 
 def evaluate_spans(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Which model is evaluated on which spans; no resolver of ours chooses both."""
-    raise NotMapped("SpanDrivenEvaluatorInputs")
+    """Which model is evaluated on which spans: what `UnseenSpans` chooses in a later run."""
+    params = given["params"]
+    published = Lineage(given["example_spans"], given["models"])
+    node = UnseenSpans(
+        published.examples,
+        published.model,
+        size=1 + params.get("additional_spans_per_eval", 0),
+        skip=params.get("wait_spans_before_eval", 0),
+        offset=params.get("evaluation_training_offset", 0),
+        since=params.get("start_span_number"),
+    )
+    chosen = published.chosen_by(node)
+    (model,) = chosen["model"]
+    return {"model": published.models[model.name], "spans": [a.properties["span"] for a in chosen["examples"]]}
 
 
 APIS = {"op": operate, "fn": operate, "span_driven_eval": evaluate_spans}

@@ -24,8 +24,6 @@ def resolve(given: Given) -> dict[str, Any]:
 
 def _span_range(given: Given) -> dict[str, Any]:
     """By `RollingWindow`, which may miss all spans but one, as the reference may; or by `Fixed`."""
-    if any(isinstance(record.get("span"), str) for record in given["artifacts"]):
-        raise NotMapped("spans as text")
     published, chosen = publish_spans(given["artifacts"]), given["range"]
     if (static := chosen.get("static")) is not None:
         fixed = Fixed(published.channel, first=static["start"], last=static["end"])
@@ -38,10 +36,8 @@ def _span_range(given: Given) -> dict[str, Any]:
 
 
 def _latest_artifact(given: Given) -> dict[str, Any]:
-    if given.get("n", 1) != 1:
-        raise NotMapped("several of the latest")
     published = publish_models(record["id"] for record in given["artifacts"])
-    found = published.chosen_by(Latest(published.channel))
+    found = published.chosen_by(Latest(published.channel, n=given.get("n", 1)))
     return _ids(found) if found else {"none": True}
 
 

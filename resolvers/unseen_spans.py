@@ -1,0 +1,110 @@
+"""Unseen spans: the newest spans, with the newest model that has learned from none of them (span-driven evaluation)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spanwise.orchestrator import Artifact, Channel, History, Model, Node, ParameterError, PipelineError
+from spanwise.orchestrator.errors import ResolutionError
+from spanwise.orchestrator.history import span_of
+from spanwise.resolvers.rolling_window import RollingWindow
+
+
+class UnseenSpans(RollingWindow):
+    """The `size` newest spans, and the newest model that learned only from spans before them.
+
+        unseen = UnseenSpans(gate["examples"], trainer["model"])
+        evaluator = Evaluator(examples=unseen["examples"], model=unseen["model"], metrics=...)
+
+    So each model is judged on data that came after it, as it will be in service (TFX: SpanDrivenEvaluatorInputs). The
+    spans are those of a `RollingWindow`: with `skip`, they end that many before the newest; a gap, or a span that a
+    gate refused, is an error. `offset` moves the last span that the model may have learned from: that many more spans
+    lie between with 1, and with -1 it may have learned from the first that it is judged on.
+
+    A model has learned from the spans that it records (`model.spans`; the Trainer does), and from those of the models
+    that it was warm-started from. The model of this run never counts, nor one that records no spans.
+    """
+
+    def __init__(
+        self,
+        examples: Channel,
+        model: Channel,
+        *,
+        size: int = 1,
+        skip: int = 0,
+        offset: int = 0,
+        since: int | str | None = None,
+        missing: int = 0,
+        exclude: Sequence[int | str] | None = None,
+        name: str | None = None,
+        after: Sequence[Node] = (),
+    ) -> None:
+        super().__init__(
+            examples, size=size, skip=skip, since=since, missing=missing, exclude=exclude, name=name, after=after
+        )
+        self._add_source(model, many=False)
+        if not issubclass(model.kind, Model):
+            raise PipelineError(f"{self.name} takes examples, then a channel of models, not {model!r}.")
+        if not isinstance(offset, int):
+            raise ParameterError(f"{self.name}.offset is {offset!r}; it is a number of spans.")
+        self.offset = offset
+        self.parameters = {**self.parameters, "offset": offset}
+        self._models = model
+
+    def choose(self, histories: Mapping[str, History]) -> Mapping[str, Sequence[Artifact]]:
+        examples = self.resolve(histories[self.source.key])
+        model = self._choose_model(histories[self._models.key], span_of(examples[0]))
+        return {self.source.key: examples, self._models.key: (model,)}
+
+    def why(self, history: History, chosen: Sequence[Artifact]) -> str:
+        """How far the model has learned."""
+        learned = _spans_learned(history, chosen[-1])
+        return f"which learned from spans to {self.calendar.label(max(learned))}" if learned else ""
+
+    def _choose_model(self, models: History, first: int) -> Artifact:
+        """The newest model that learned only from spans before `first`, moved by the offset."""
+        least: int | None = None
+        silent = None
+        for model in models.newest():
+            if not (learned := _spans_learned(models, model)):
+                silent = silent or model
+                continue
+            if max(learned) < first - self.offset:
+                return model
+            least = max(learned) if least is None else min(least, max(learned))
+        before = self.calendar.label(first - self.offset)
+        wanted = f"{self.name} wants a model that learned only from spans before {before}, but "
+        if least is not None:
+            raise ResolutionError(
+                f"{wanted}every model of {self._models!r} learned from {self.calendar.label(least)} or later. Run the "
+                f"pipeline for the next span, train on a window that ends earlier (RollingWindow's skip=), or pass "
+                f"offset= to let a model be judged on spans that it learned from."
+            )
+        if silent is not None:
+            raise ResolutionError(
+                f"{wanted}{silent.name} does not record what it learned from. Set model.spans where it is trained; "
+                f"the Trainer does."
+            )
+        raise ResolutionError(
+            f"{wanted}no earlier run has published one on {self._models!r}. "
+            f"Train one first, then run the pipeline for the next span."
+        )
+
+
+def _spans_learned(history: History, model: Artifact) -> set[int]:
+    """The spans that a model and its bases learned from; empty when one of them does not say."""
+    learned: set[int] = set()
+    for each in _with_bases(history, model):
+        if not each.spans:
+            return set()
+        learned |= set(each.spans)
+    return learned
+
+
+def _with_bases(history: History, model: Artifact) -> Iterator[Model]:
+    """A model, the one that it was warm-started from, and so on."""
+    base: str | None = model.name
+    while base is not None:
+        each = history.store.artifact(base).as_kind(Model)
+        yield each
+        base = each.base
