@@ -85,7 +85,7 @@ class Frequent:
         return type(self)(mine.serialize())
 
     def state(self) -> State:
-        return {"frequent": text(self.sketch)}
+        return {"frequent": text(self.sketch), "error": self.error}  # whoever reads the file sees what is an estimate
 
     @classmethod
     def from_state(cls, state: State) -> Self:

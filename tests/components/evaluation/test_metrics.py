@@ -9,7 +9,7 @@ from sklearn import metrics as reference
 from spanwise.components.evaluation.metric import KNOWN, parse_name, suits
 from spanwise.components.evaluation.metrics import find_mismatch, measure
 
-BINARY = ("auc", "pr_auc", "log_loss", "accuracy", "precision", "recall", "f1", "f1@0.3")
+BINARY = ("count", "calibration", "auc", "pr_auc", "log_loss", "accuracy", "precision", "recall", "f1", "f1@0.3")
 
 
 ANY = [name for name in KNOWN if suits(name, classes=False)]
@@ -38,6 +38,8 @@ def test_classification_agrees_with_scikit_learn(rows):
     ours = measure(BINARY, labels, scores)
 
     chosen = scores > 0.5
+    assert ours["count"] == len(labels)
+    assert ours["calibration"] == pytest.approx(scores.mean() / labels.mean())
     assert ours["auc"] == pytest.approx(reference.roc_auc_score(labels, scores))
     assert ours["pr_auc"] == pytest.approx(reference.average_precision_score(labels, scores))
     assert ours["f1"] == pytest.approx(reference.f1_score(labels, chosen))

@@ -2,8 +2,10 @@
 
 import datetime as dt
 import decimal
+import functools
 import json
 import math
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -311,8 +313,8 @@ def test_a_column_of_integers_that_are_one_double_has_a_histogram():
     assert (found.numbers.least, found.numbers.greatest, found.numbers.std) == (2**63, 2**63 + 1, 0.5)
 
 
-def test_estimated_counts_are_marked():
-    """Beyond 1536 different values, top() and the page say that counts are estimates; of fewer ones they are exact."""
+def test_estimated_counts_are_marked(tmp_path):
+    """Beyond 1536 different values, top(), the page and the file say what is an estimate; of fewer ones all is exact."""
     many = pa.array([f"N{i % 4000}" for i in range(12_000)] + ["N7"] * 500)
     few = many.slice(0, 1000)
     estimated, exact = feature(many), feature(few)
@@ -323,6 +325,25 @@ def test_estimated_counts_are_marked():
     assert "≈ N7" in page(statistics(x=many), title="")
     assert f"up to {estimated.frequent.error} too high" in page(statistics(x=many), title="")
     assert "≈" not in page(statistics(x=few), title="")
+    for values, found in ((many, estimated), (few, exact)):
+        statistics(x=values).write(tmp_path)
+        written = json.loads((tmp_path / "train.jsonl").read_text().splitlines()[1])
+        assert written["frequent"]["error"] == found.frequent.error == (found is estimated) * found.top(1)[0].error
+
+
+def test_estimates_of_a_long_tail_bound_the_truth():
+    """Of 30,000 different values every count is within its error, and whatever occurs more often than that is listed."""
+    drawn = np.random.default_rng(2).zipf(1.15, 200_000) % 30_000
+    truth = Counter(drawn.tolist())
+    found = functools.reduce(lambda a, b: a.merge(b), (feature(pa.array(part)) for part in np.array_split(drawn, 5)))
+
+    top = {int(each.value): each for each in found.top(None)}
+
+    error = found.frequent.error
+    assert 0 < error <= 0.0017 * drawn.size
+    assert all(each.count - each.error <= truth[value] <= each.count for value, each in top.items())
+    assert {value for value, count in truth.items() if count > error} <= set(top)
+    assert not any(each.exact for each in found.top(20))
 
 
 def weighted(values, weights, name="x"):

@@ -5,14 +5,17 @@ from collections import Counter
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.preprocessing import KBinsDiscretizer, MinMaxScaler, StandardScaler
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import KBinsDiscretizer, MinMaxScaler, OneHotEncoder, StandardScaler
 
 from spanwise.components.transform.preprocessing import (
     bucketize,
     count,
+    impute_mean,
     maximum,
     mean,
     minimum,
+    one_hot,
     quantile,
     scale_to_0_1,
     scale_to_z_score,
@@ -24,6 +27,8 @@ from tests.components.transform.test_graph import learned
 
 X = np.random.default_rng(11).normal(5, 3, 1000)
 WORDS = np.random.default_rng(12).choice(["b", "a", "é", "Z", "ab"], 1000)
+HOLES = np.where(np.arange(1000) % 7 == 0, np.nan, X)
+LISTS = [X[:n].tolist() for n in np.random.default_rng(13).integers(1, 9, 1000)]
 
 
 def preprocess(columns):
@@ -40,12 +45,16 @@ def preprocess(columns):
         "least": minimum(x),
         "most": maximum(x),
         "third": quantile(x, 0.3),
+        "filled": impute_mean(columns["holes"]),
+        "hot": one_hot(columns["word"]),
+        "list_sum": columns["list"].list.sum(),
+        "list_mean": columns["list"].list.mean(),
     }
 
 
 @pytest.fixture(scope="module")
 def found():
-    rows = pl.DataFrame({"x": X, "word": WORDS})
+    rows = pl.DataFrame({"x": X, "word": WORDS, "holes": HOLES, "list": LISTS})
     return learned(preprocess, rows).apply(rows)
 
 
@@ -91,3 +100,29 @@ def test_terms_are_numbered_by_count_then_by_their_bytes(found):
     order = sorted(times, key=lambda word: (-times[word], word.encode()))
 
     assert found["word"].to_list() == [order.index(word) for word in WORDS.tolist()]
+
+
+def test_missing_values_are_filled_as_scikit_learn_does(found):
+    """SimpleImputer, by the mean."""
+    expected = SimpleImputer(strategy="mean").fit_transform(HOLES[:, None])[:, 0]
+
+    np.testing.assert_allclose(found["filled"], expected, rtol=1e-14)
+
+
+def test_one_hot_is_scikit_learns_but_for_the_order(found):
+    """OneHotEncoder's columns, in the order of the vocabulary, and one more for what is not in it."""
+    encoder = OneHotEncoder(sparse_output=False)
+    theirs = encoder.fit_transform(WORDS[:, None])
+    times = Counter(WORDS.tolist())
+    order = sorted(times, key=lambda word: (-times[word], word.encode()))
+
+    ours = np.array(found["hot"].to_list())
+
+    assert (ours[:, : len(order)] == theirs[:, [encoder.categories_[0].tolist().index(word) for word in order]]).all()
+    assert not ours[:, len(order) :].any()
+
+
+def test_sums_of_lists_are_numpys(found):
+    """And means."""
+    assert found["list_sum"].to_list() == pytest.approx([np.sum(each) for each in LISTS], rel=1e-13)
+    assert found["list_mean"].to_list() == pytest.approx([np.mean(each) for each in LISTS], rel=1e-13)
