@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 law lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -43,6 +43,10 @@ test-lowest: $(VENV)/.dev  ## Run every test on the oldest versions that pyproje
 soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of days, 50 kills, 100 pairs (20 minutes)
 	SPANWISE_TEST_SOAK_DAYS=30 SPANWISE_TEST_KILLS=50 SPANWISE_TEST_PAIRS=100 SPANWISE_TEST_LOCKED_S=35 \
 	    $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_soak.py tests/scenario/test_clock.py
+
+law: $(VENV)/.dev  ## Ingest thousands of files of each format and compare them with independent readers (an hour)
+	SPANWISE_TEST_FORMATS=3000 SPANWISE_TEST_TEXT_FILES=2000 $(BIN)/python -m pytest -o faulthandler_timeout=0 \
+	    tests/components/ingest/test_format_law.py tests/components/ingest/readers/test_text_law.py
 
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
 	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_service_soak.py

@@ -83,7 +83,7 @@ def _open_file(path: str) -> Iterator[pa.parquet.ParquetFile]:
         # memory-mapped pages would count as this process's memory until the file is closed
         with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True) as file:
             yield file
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the footer, which has names, has no checksum
         if "all lists to be of size" in str(error):
             raise UnreadableInput(
                 f"{path}: a column of lists of one length lacks a list, and pyarrow cannot read such a file ({error}). "

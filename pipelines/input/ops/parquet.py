@@ -142,7 +142,7 @@ def open_parquet(path: str) -> pq.ParquetFile:
     try:
         filesystem, name = locate(path)
         return pq.ParquetFile(name, filesystem=filesystem, pre_buffer=True, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of a damaged name
         raise UnreadableInput(f"{path}: cannot be read as Parquet ({error}).") from error
 
 

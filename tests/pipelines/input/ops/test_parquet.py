@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spanwise.components.ingest.readers import parquet
 from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.ops.parquet import ParquetReader
+from spanwise.pipelines.input.readers.descriptor import Dialect
 from tests.pipelines.input.elements import all_of
 
 
@@ -212,3 +214,14 @@ def test_damage_is_found_when_it_is_read(spans):
 
     with pytest.raises(UnreadableInput, match=r"1.parquet: cannot be read"):
         all_of(dataset)
+
+
+@pytest.mark.parametrize("read", [inputs.from_parquet, lambda path: parquet.describe(str(path), "parquet", Dialect())])
+def test_a_damaged_name_in_a_footer_is_reported(tmp_path, read):
+    """Footers have no checksum; a name that is no text says that the file is damaged, rather than where Python stopped."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"fares": [1]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"fares", b"f\xeers\xff"))
+
+    with pytest.raises(UnreadableInput, match=r"a\.parquet"):
+        read(path)
