@@ -51,8 +51,8 @@ def connect(root: str | Path | None = None, *, metadata: str | None = None, conf
 class Client:
     """A connection to one root. Threads may share it; a forked process opens its own connection."""
 
-    def __init__(self, settings: Settings, *, config: Path | None = None) -> None:
-        self.session = Session(settings, config=config)
+    def __init__(self, settings: Settings, *, config: Path | None = None, deadline_s: float = 30.0) -> None:
+        self.session = Session(settings, config=config, deadline_s=deadline_s)
         self._pipelines: dict[str, PipelineRecord] = {}
 
     @property

@@ -8,18 +8,25 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.errors import StoreError, StoreUnavailable
 from spanwise.orchestrator.store import MemoryStore, Store
 from spanwise.scheduler.project import root as home
 from spanwise.scheduler.project.settings import Settings
 
 
 class Session:
-    """Opens the metadata when it is first needed, and again in a forked process or after the connection was lost."""
+    """Opens the metadata when it is first needed, and again in a forked process or after the connection was lost.
 
-    def __init__(self, settings: Settings, *, config: Path | None = None) -> None:
+    A file is also opened again when another one has taken its place; while there is none any more, that is an error:
+    an open connection to a removed file would go on to show what it held.
+    """
+
+    def __init__(self, settings: Settings, *, config: Path | None = None, deadline_s: float = 30.0) -> None:
         self.settings = settings
         self.config = config
+        self._deadline_s = deadline_s
+        self._file = _file_of(settings)
+        self._seen: tuple[int, int] | None = None  # the file that was opened last
         self._lock = threading.Lock()
         self._opened: tuple[Store, int, contextlib.ExitStack] | None = None
         self._closed = False
@@ -34,12 +41,29 @@ class Session:
         with self._lock:
             if self._closed:
                 raise StoreError("This client is closed. Connect again:  spanwise.connect(…)")
-            if self._opened is not None and self._is_current(*self._opened[:2]):
+            there = self._find_file()
+            if self._opened is not None and there == self._seen and self._is_current(*self._opened[:2]):
                 return self._opened[0]
+            if self._seen is not None and there is None:
+                raise StoreUnavailable(
+                    f"The metadata {self._file} is gone; it was there before. Put it back, or restore a backup:  "
+                    "spanwise restore FOLDER"
+                )
+            if self._opened is not None and self._opened[1] == os.getpid():
+                self._opened[2].close()
+            self._opened = None
             stack = contextlib.ExitStack()
-            store = stack.enter_context(home.open_for_reading(self.settings))
-            self._opened = (store, os.getpid(), stack)
+            store = stack.enter_context(home.open_for_reading(self.settings, deadline_s=self._deadline_s))
+            self._opened, self._seen = (store, os.getpid(), stack), there
             return store
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Which file the metadata is; None where there is none, or a server."""
+        try:
+            found = None if self._file is None else self._file.stat()
+        except FileNotFoundError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
 
     def _is_current(self, store: Store, pid: int) -> bool:
         """A connection does not survive a fork, and an empty store stands for a database that may exist by now."""
@@ -77,3 +101,10 @@ class Session:
         """Closes the connection for good."""
         self._closed = True
         self.reset()
+
+
+def _file_of(settings: Settings) -> Path | None:
+    from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
+
+    where = parse_location(settings.metadata)
+    return where.path if isinstance(where, SqliteFile) else None

@@ -71,10 +71,11 @@ def refuse_read_only(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def open_for_reading(settings: Settings) -> Iterator[Store]:
+def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterator[Store]:
     """Opens the store for reading; where nothing was recorded yet it is empty, and nothing is created.
 
-    SQLite writes beside its file even to read, so of a file in a read-only folder a copy is opened.
+    SQLite writes beside its file even to read, so of a file in a read-only folder a copy is opened. `deadline_s` is how
+    long to wait for a database that others have locked.
     """
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
@@ -87,7 +88,7 @@ def open_for_reading(settings: Settings) -> Iterator[Store]:
         if isinstance(where, SqliteFile) and not os.access(where.path.parent, os.W_OK):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spanwise-")))
             url = str(_copy_database(where.path, folder))
-        opened = open_store(url, root=settings.root, archive=archive_of(settings))
+        opened = open_store(url, root=settings.root, archive=archive_of(settings), deadline_s=deadline_s)
         store = stack.enter_context(contextlib.closing(opened))
         recorded = _recorded_identity(settings.root)
         if recorded is None and (archive := archive_of(settings)) is not None:

@@ -18,6 +18,8 @@ from spanwise.scheduler.web.site import WebSite
 OPERATOR_TOKEN = "SPANWISE_UI_TOKEN"  # noqa: S105  the name of a variable
 VIEWER_TOKEN = "SPANWISE_UI_VIEWER_TOKEN"  # noqa: S105
 
+_LOCKED_S = 5.0  # a page says that the metadata is locked rather than waiting for as long as a run does
+
 MISSING = "The page needs more packages than the command line. Install them:  pip install 'spanwise[ui]'"
 
 
@@ -82,7 +84,7 @@ def serve(options: ServerOptions, settings: Settings, config: Path | None) -> No
 
     from spanwise.scheduler.web.application import create_application
 
-    with Client(settings, config=config) as client:
+    with Client(settings, config=config, deadline_s=_LOCKED_S) as client:
         site = WebSite(client, policy, dispatcher=options.dispatcher)
         server = uvicorn.Server(
             uvicorn.Config(
