@@ -162,7 +162,9 @@ class ColumnTypes:
         dialect = self._plan.dialect
         if head.format == "jsonl":
             surveyed = self._survey(self._settled)
-            return {name: None if type_ is None else storable(type_) for name, type_ in surveyed.items()}, True
+            return {
+                name: None if type_ is None else self._storable(name, type_) for name, type_ in surveyed.items()
+            }, True
         if head.format == "tfrecord":
             reader = reader_of(head.format, renamed=self._plan.renamed)
             sample = _without_singles(self._plan, reader.infer(head, dialect, frozenset(), 1))
@@ -174,6 +176,11 @@ class ColumnTypes:
         if any(pa.types.is_null(type_) for type_ in sample.values()):
             return self._survey(self._settled), True
         return {name: sample.get(name) for name in layouts[0].names}, False
+
+    def _storable(self, name: str, type_: pa.DataType) -> pa.DataType:
+        """As it can be stored; {} where a struct was stays a struct, which is reported as one that lacks fields."""
+        before = None if name in {*self._inferred, *self._plan.dropped} else self._before.get(name)
+        return type_ if before is not None and lacking_fields(type_, before) else storable(type_)
 
     def _declared(self, layouts: Sequence[FileLayout]) -> dict[str, pa.DataType | None]:
         """The types that the files themselves declare."""

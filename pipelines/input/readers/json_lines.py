@@ -175,13 +175,15 @@ def _may_be_deep(data: bytes) -> bool:
 
 
 def _depth(line: bytes) -> int:
-    """How deeply a row is nested; the row itself is the first level."""
+    """How deeply a row is nested, or one level too deep; the row itself is the first level."""
     if line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
         return 0  # not worth a look
     deepest = depth = 0
-    for bracket in _BRACKET.findall(_STRING.sub(b"", line)):
-        depth += 1 if bracket in b"[{" else -1
+    for bracket in _BRACKET.finditer(_STRING.sub(b"", line)):
+        depth += 1 if bracket[0] in b"[{" else -1
         deepest = max(deepest, depth)
+        if deepest > MAX_DEPTH:
+            break
     return deepest
 
 
@@ -280,7 +282,8 @@ def _parse_row(raw: bytes) -> dict[str, Value] | str:
     except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(row, dict):
-        return f"a JSON object wanted, {str(raw[:1], 'utf-8')}... found"
+        found = str(raw[:20], "utf-8", "replace")
+        return f"a JSON object wanted, {found}{'...' if len(raw) > len(found) else ''} found"
     return row
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -306,6 +307,27 @@ def test_a_json_value_without_fields_is_text(write, plan):
 
 
 @pytest.mark.parametrize(
+    ("before", "value", "stored"),
+    [
+        ("struct<x: int64>", "{}", {"x": None}),
+        ("list<element: struct<x: int64>>", "[{}]", [{"x": None}]),
+        ("struct<x: struct<y: int64>>", '{"x":{}}', {"x": {"y": None}}),
+    ],
+)
+def test_an_object_without_fields_where_a_struct_was_has_a_pin(write, plan, before, value, stored):
+    """It is no text: the message says which type takes it with its fields missing."""
+    path = write("a.jsonl", f'{{"u":{value}}}\n')
+
+    with pytest.raises(ColumnsChanged, match=re.escape(f"pin the type: types={{'u': '{before}'}}, and the fields")):
+        ingest(plan(path, previous=(("u", before),)))
+    pinned, free = (plan(path, previous=(("u", before),), types={"u": type_}) for type_ in (before, "inferred"))
+    ingest(pinned)
+
+    assert table(pinned).to_pydict() == {"u": [stored]}
+    assert ingest(free).columns == (("u", "string"),)
+
+
+@pytest.mark.parametrize(
     ("before", "rows", "now"),
     [
         ("list<element: int64>", '{"u":[]}', "list<element: int64>"),
@@ -528,7 +550,8 @@ def truncated(data):
         ("a.csv", b"1,2\n3,4\n", "a row of data where the header should be"),
         ("a.csv", b'a,b\n1,"x\n2,y\n', "is never closed"),
         ("a.jsonl", b'{"a":1}\n{"a":\n', "line 2: not JSON"),
-        ("a.jsonl", b'{"a":1}\n[2]\n', "line 2: a JSON object wanted"),
+        ("a.jsonl", b'{"a":1}\n[2]\n', r"line 2: a JSON object wanted, \[2\] found"),
+        ("a.jsonl", b'{"a":1}\nnull\n', "line 2: a JSON object wanted, null found"),
         ("a.jsonl", b'{"a":1}\n{"a":1,"a":2}\n', "line 2: not JSON: the key 'a' is repeated"),
         ("a.jsonl", b'{"a":1}\n{"a":2}{"a":3}\n', "line 2: not JSON: Extra data"),
         ("a.jsonl", b'{"a":1}\n{"a":\n2}\n', "line 2: not JSON"),
@@ -681,6 +704,34 @@ def test_bad_json_rows_are_set_aside(write, plan, tmp_path):
 
     assert table(asked).to_pydict() == {"a": [1, 7]}
     assert [example.line for example in report.reject_examples] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (r'{"a":"x\ud800"}', r"\ud800 is half a character"),
+        (r'{"a":["\udc00"]}', r"\udc00 is half a character"),
+        (r'{"\ud800":1}', r"\ud800 is half a character"),
+        ('{"a":' + "[" * 9_000 + "]" * 9_000 + "}", "nested more deeply than 64 levels"),
+        ('{"a":' * 9_000 + "1" + "}" * 9_000, "nested more deeply than 64 levels"),
+        ('{"a":"x","a":"y"}', "the key 'a' is repeated"),
+        ('{"a":{"b":1,"b":2}}', "the key 'b' is repeated"),
+        ("null", "a JSON object wanted, null found"),
+    ],
+    ids=["surrogate", "in a list", "in a key", "deep lists", "deep objects", "key twice", "inner key twice", "null"],
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_row_that_is_no_row_of_a_table_is_set_aside_or_named(write, plan, tmp_path, row, reason, alone):
+    """Neither crashes the process nor becomes a row of nulls, whatever its neighbours are."""
+    path = write("a.jsonl", f'{{"a":"good"}}\n{row}\n' + (not alone) * '{"a":"fine"}\n')
+    asked = plan(path, rejects=str(tmp_path / "rejects"))
+
+    with pytest.raises(UnreadableInput, match=rf"(?s)line 2: .*{re.escape(reason)}.*bad_rows='keep'"):
+        ingest(plan(path))
+    report = ingest(asked)
+
+    assert table(asked).to_pydict() == {"a": ["good"] if alone else ["good", "fine"]}
+    assert [(each.line, reason in each.reason) for each in report.reject_examples] == [(2, True)]
 
 
 def test_bad_parquet_rows_are_set_aside(plan, tmp_path):
