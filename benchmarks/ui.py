@@ -1,7 +1,7 @@
 """How fast the web page is over a long history: 10,000 runs of 12 nodes, and 33,662 hourly spans.
 
 With `--dagster PYTHON`, an interpreter that has dagster-webserver (`make bench-ui` makes one), also that of Dagster,
-in the same run: as many runs and partitions, made through its own API, asked by the queries of its page.
+in the same run: as many runs and partitions, asked by the queries of its page.
 """
 
 from __future__ import annotations

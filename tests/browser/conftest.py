@@ -22,7 +22,9 @@ from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.conftest import FLOW
 from tests.scheduler.past import Past
 
-collect_ignore = [] if os.environ.get("SPANWISE_TEST_UI") else ["test_ui.py"]  # `make test-ui` sets it
+collect_ignore = (
+    [] if os.environ.get("SPANWISE_TEST_UI") else ["test_ui.py", "test_actions.py"]
+)  # `make test-ui` sets it
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FIRST = 15_706
