@@ -6,6 +6,7 @@ import pytest
 
 from spanwise.components import Importer, Trainer
 from spanwise.orchestrator import Examples, Model, ParameterError, PipelineError
+from spanwise.orchestrator.errors import UnreadableInput
 from tests.components.flow import Bench, Lake, only
 
 
@@ -65,6 +66,16 @@ def test_changed_content_is_a_new_artifact(bench, source):
     assert second.id != first.id
     assert (first.path / "variables" / "weights").read_bytes() == b"\0\1\2"
     assert (second.path / "variables" / "weights").read_bytes() == b"\0\1\3"
+
+
+def test_a_source_that_changes_before_it_is_copied_is_refused(source, tmp_path):
+    """The artifact would be found again by the content that it no longer has."""
+    importer, draft = Importer(uri=str(source)), Model(str(tmp_path / "draft"))
+    content = importer.prepare(None, None)["content"]
+    (source / "variables" / "weights").write_bytes(b"\0\1\3")
+
+    with pytest.raises(UnreadableInput, match="changed while it was copied; run again"):
+        importer.run(artifact=draft, uri=str(source), content=content)
 
 
 def test_what_was_imported_outlives_its_source(bench, source):

@@ -545,6 +545,9 @@ def truncated(data):
         ("a.csv", b"a,b\n1,2\n\n3\n4,5\n", "line 4: 2 fields wanted, 1 found.*The row: 3"),
         ("a.csv", b'a,b\n1,"x\ny"\n3,4,5\n', "line 4: 2 fields wanted, 3 found"),
         ("a.csv", b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
+        ("a.csv", b"a;b\n1;2\n", r"delimiter=';'"),
+        ("a.csv", b"a\tb\n1\t2\n", r"delimiter='\\t'"),
+        ("a.csv", b"a|b\n1|2\n", r"delimiter='\|'"),
         ("a.csv", b"a,,c\n1,2,3\n", "field 2 of the header has no name"),
         ("a.csv", b"5.1,3.5,setosa\n4.9,3.0,setosa\n", "a row of data where the header should be.*column_names"),
         ("a.csv", b"1,2\n3,4\n", "a row of data where the header should be"),
@@ -616,6 +619,35 @@ def test_the_first_bad_file_is_reported(write, plan):
 
     with pytest.raises(UnreadableInput, match=r"b\.csv, line 3"):
         ingest(plan(*paths, dialect=replace(SMALL, part_bytes=1)))
+
+
+def test_an_empty_file_among_full_ones_is_refused(write, plan):
+    """It is a file that did not arrive, rather than one without rows."""
+    with pytest.raises(UnreadableInput, match=r"b\.csv: the file is empty"):
+        ingest(plan(write("a.csv", "a\n1\n"), write("b.csv", ""), write("c.csv", "a\n2\n")))
+
+
+def test_two_links_to_one_file_are_two_files(write, plan, tmp_path):
+    """Its rows are there twice, as the page says."""
+    path = write("a.csv", "a\n1\n")
+    (tmp_path / "b.csv").symlink_to(path)
+    asked = plan(path, str(tmp_path / "b.csv"))
+
+    ingest(asked)
+
+    assert table(asked)["a"].to_pylist() == [1, 1]
+
+
+@pytest.mark.parametrize("first", [2**53, 2**63, 10**20])
+def test_a_split_key_of_large_numbers_divides_the_rows(write, plan, first):
+    """Each is a key of its own: as doubles, thousands of neighbours were one."""
+    path = write("a.csv", "id\n" + "".join(f"{first + number}\n" for number in range(600)))
+    asked = plan(path, ratios={"train": 2, "eval": 1}, split_key=("id",))
+
+    rows = ingest(asked).rows
+
+    assert 350 <= rows["train"] <= 450
+    assert rows["train"] + rows["eval"] == 600
 
 
 def test_a_missing_file_is_named(plan, tmp_path):
