@@ -106,7 +106,7 @@ def drive(
         earlier = earlier or (store.find_cached(key.digest) if cache else None)
     passed = {node.judged: inputs[node.judged]} if isinstance(node, Gate) else {}  # of this run, not of the earlier one
     made = {n: found for n, found in earlier.outputs.items() if n not in passed} if earlier is not None else {}
-    gone = next(_unreadable(store, made), None)
+    gone = next(find_unreadable(store, made), None)
     if earlier is not None and gone is None:
         return Reuse(
             outputs={**passed, **made},
@@ -279,7 +279,7 @@ def _refuse_empty(node: Component, inputs: Artifacts) -> None:
             raise ResolutionError(f"{node.name} takes one {name!r}, not {found}; annotate it Input[list[…]].")
 
 
-def _unreadable(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
+def find_unreadable(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
     """The artifacts whose files cannot be read: removed, truncated, or about to be removed."""
     return (a for found in artifacts.values() for a in found if not is_on_disk(a) or is_marked(store, COLLECTED, a))
 
@@ -287,7 +287,7 @@ def _unreadable(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:
 def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> None:
     """Refuses inputs whose files were removed or truncated: the result would be silently wrong."""
     spared = node.may_be_damaged()
-    gone = list(_unreadable(store, {name: found for name, found in inputs.items() if name not in spared}))
+    gone = list(find_unreadable(store, {name: found for name, found in inputs.items() if name not in spared}))
     if not gone:
         return
     first = gone[0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
-from spanwise.orchestrator.driver import check_given, format_choice, histories_of
+from spanwise.orchestrator.driver import Artifacts, check_given, find_unreadable, format_choice, histories_of
 from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
@@ -77,7 +77,7 @@ class NewestOutputs:
         if isinstance(node, Resolver):
             return self._check_choice(node, base, supplied)
         newest = self._newest(name, _lowest_span(supplied[name]))
-        if newest is None or _identities(newest.outputs) == _identities(supplied[name].outputs):
+        if newest is None or self._is_same(newest.outputs, supplied[name].outputs):
             return None
         names = ", ".join(a.name for a in itertools.chain(*newest.outputs.values())) or "nothing"
         return OutdatedNode(node=name, why=f"{name} gave {names} in run {newest.run}, which is newer")
@@ -95,7 +95,7 @@ class NewestOutputs:
             now = {key: tuple(chosen) for key, chosen in node.choose(histories).items() if chosen}
         except ResolutionError as error:
             return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}")
-        if _identities(now) == _identities(then):
+        if self._is_same(now, then):
             return self._check_given(node, histories[node.source.key])
         earlier, chosen = (tuple(itertools.chain(*found.values())) for found in (then, now))
         before, after = format_choice(earlier, base), format_choice(chosen, base)
@@ -104,6 +104,13 @@ class NewestOutputs:
         return OutdatedNode(
             node=node.name, why=f"{node.name} chose {before} in run {base.number}, and would choose {after} now"
         )
+
+    def _is_same(self, now: Artifacts, then: Artifacts) -> bool:
+        """Whether it has the same content, and what was there then can be read, or is what is there now."""
+        if _identities(now) != _identities(then):
+            return False
+        again = {a.id for a in itertools.chain(*now.values())} != {a.id for a in itertools.chain(*then.values())}
+        return not (again and any(True for _ in find_unreadable(self._store, then)))
 
     def _check_given(self, node: Resolver, history: History) -> OutdatedNode | None:
         """A window that would choose the same fails all the same if a lower version was given since."""

@@ -51,8 +51,13 @@ def strip_control(text: str) -> str:
 
 
 def add_options(text: str, options: Sequence[str]) -> str:
-    """The text with these options after each command of ours that it says to type."""
-    return _COMMAND.sub(lambda found: f"{found[1]} {shlex.join(options)}", text) if options else text
+    """The text with these options after each command of ours that it says to type and that has none of them yet."""
+
+    def add(found: re.Match[str]) -> str:
+        there = any(f" {name}" in found[1] for name in options[::2])
+        return found[1] if there else f"{found[1]} {shlex.join(options)}"
+
+    return _COMMAND.sub(add, text) if options else text
 
 
 def shorten(text: str, width: int) -> str:

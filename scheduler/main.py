@@ -49,6 +49,7 @@ def _run(arguments: list[str]) -> int:
         if isinstance(error.__cause__, KeyboardInterrupt):
             return _flush(130)
         message, code = _describe(error)
+        message = _add_locations(message, _before_dashes(arguments))
         if as_json:
             document = {"error": message, "kind": type(error).__name__, "exit_code": code}
             sys.stderr.write(json.dumps(document) + "\n")
@@ -85,6 +86,18 @@ def _describe(error: Exception) -> tuple[str, int]:
         f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})\n"
         "This is a bug in spanwise. Please report it with the command and its output with --debug."
     ), 1
+
+
+def _add_locations(message: str, arguments: list[str]) -> str:
+    """The message with --root and --config, as they were typed, after each command that it says to type."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    typed = [text.partition("=")[::2] if "=" in text else (text, value) for text, value in pairs]
+    found = [text for name, value in typed if name in ("--root", "--config") for text in (name, value)]
+    if not found:
+        return message
+    from spanwise.scheduler.formatting import add_options
+
+    return add_options(message, found)
 
 
 def _escape(text: str) -> str:

@@ -145,6 +145,13 @@ def print_document(document: object) -> None:
     sys.stdout.write(format_json(document) + "\n")
 
 
+def echo(text: str, root: str | None, config: Path | None) -> None:
+    """Prints a text whose commands are for the same root and settings as this one."""
+    from spanwise.scheduler.formatting import add_options
+
+    typer.echo(add_options(text, location_options(root, config)))
+
+
 def now() -> datetime:
     return datetime.now(UTC)
 

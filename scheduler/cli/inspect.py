@@ -15,6 +15,7 @@ from spanwise.scheduler.cli.app import (
     Run,
     SomePipeline,
     app,
+    echo,
     now,
     open_client,
     print_document,
@@ -56,7 +57,7 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
             print_document(found.document())
             return
         executions = [record.execution for record in found.executions()]
-        typer.echo(records.format_run(found.run, executions, now=now(), whole=whole))
+        echo(records.format_run(found.run, executions, now=now(), whole=whole), root, config)
         if judged := verdicts.format_verdicts(client.session.store, verdicts.published(executions)):
             typer.echo(f"\n{judged}")
 

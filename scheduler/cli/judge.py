@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Because, Config, File, Json, Param, Root, app, open_client, print_document
+from spanwise.scheduler.cli.app import Because, Config, File, Json, Param, Root, app, echo, open_client, print_document
 
 JudgedSpan: TypeAlias = Annotated[
     str, typer.Option(metavar="SPAN", help="A span, or A..B for all from A to B; NODE=SPAN where several nodes ingest.")
@@ -100,6 +100,6 @@ def _judge(
                 }
             )
             return
-        typer.echo(judge.format_judgements(found, loaded, file=format_source(loaded.source)))
+        echo(judge.format_judgements(found, loaded, file=format_source(loaded.source)), *where)
         for report in learned:
-            typer.echo("\n" + taints.format_taint(report))
+            echo("\n" + taints.format_taint(report), *where)

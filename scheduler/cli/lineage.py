@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, open_client, print_document
+from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, echo, open_client, print_document
 from spanwise.scheduler.cli.completion import complete_node, complete_pipeline, complete_run
 
 
@@ -95,7 +95,7 @@ def tainted(
     if json:
         print_document(taints.taint_document(found))
     else:
-        typer.echo(taints.format_taint(found, whole=whole))
+        echo(taints.format_taint(found, whole=whole), root, config)
     raise typer.Exit(1 if found.serving else 0)
 
 

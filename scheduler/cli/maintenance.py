@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, location_options, print_document, read_settings
+from spanwise.scheduler.cli.app import (
+    Config,
+    Json,
+    Root,
+    Run,
+    app,
+    echo,
+    location_options,
+    print_document,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from spanwise.scheduler.inspect.artifact_check import Checked
@@ -158,4 +168,6 @@ def restore(
     if json:
         print_document({"root": settings.place, "at": made.at.isoformat(), "metadata": made.with_metadata})
     else:
-        typer.echo(f"Restored {settings.place} as of {format_time(made.at)}.\nVerify it:  spanwise doctor --deep")
+        echo(
+            f"Restored {settings.place} as of {format_time(made.at)}.\nVerify it:  spanwise doctor --deep", root, config
+        )

@@ -12,6 +12,7 @@ from spanwise.scheduler.cli.app import (
     Json,
     Root,
     app,
+    echo,
     location_options,
     open_client,
     print_document,
@@ -92,4 +93,4 @@ def _decide(model: str, because: str, root: Root, config: Config, *, json: bool,
             }
         )
     else:
-        typer.echo(models.format_decision(found))
+        echo(models.format_decision(found), root, config)

@@ -23,6 +23,7 @@ from spanwise.scheduler.cli.app import (
     Root,
     Run,
     app,
+    echo,
     location_options,
     open_client,
     print_document,
@@ -250,7 +251,7 @@ def window(
         else:
             if loaded.pipeline.name not in client.session.store.pipelines():
                 typer.echo(f"No run of {loaded.pipeline.name!r} is recorded in {client.settings.place}.")
-            typer.echo("\n\n".join(windows.format_window(w) for w in found))
+            echo("\n\n".join(windows.format_window(w) for w in found), root, config)
         raise typer.Exit(1 if any(w.refusal for w in found) else 0)
 
 

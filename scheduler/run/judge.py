@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -165,7 +166,7 @@ def _line(judged: PersonalVerdict) -> str:
 
 def _next_command(judgements: Sequence[PersonalVerdict], loaded: Loaded, file: str) -> str:
     """The command that trains with what was accepted."""
-    first, last = judgements[0].label, judgements[-1].label
+    first, last, file = judgements[0].label, judgements[-1].label, shlex.quote(file)
     if len({source.calendar for source in list_span_sources(loaded.pipeline)}) > 1:
         return f"spanwise run {file}"  # a backfill takes spans of one calendar
     spans = first if first == last else f"{first}..{last}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Sequence
@@ -127,7 +128,7 @@ def _check(settings: Settings, where: SqliteFile | DatabaseServer, destination: 
         raise SettingsError(
             f"The metadata is {where}, which its own tools dump. Dump it first, then copy the files:\n"
             f"  {dump} {where.database} > metadata.sql\n"
-            f"  spanwise backup {destination} --files-only"
+            f"  spanwise backup {shlex.quote(str(destination))} --files-only"
         )
     if not settings.root.is_dir() or (isinstance(where, SqliteFile) and not where.path.exists()):
         raise UsageError(f"There is nothing to back up: {settings.root} holds no run yet.")

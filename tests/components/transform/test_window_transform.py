@@ -457,6 +457,22 @@ def misspells(columns):
     return {"x": scale_to_z_score(columns["distanse"])}
 
 
+def misspells_in_a_helper(columns):
+    far = columns["distance"] * 2
+
+    return {"far": far, "x": _misspelled(columns)}
+
+
+def _misspelled(columns):
+    return columns["distanse"]
+
+
+def divides_text(columns):
+    hours = columns["hour"] * 60
+    """A line of text in between."""
+    return {"x": hours, "carriers": len(columns["carrier"])}
+
+
 class Breaks(Analyzer[int]):
     def accumulate(self, *values):
         raise OSError("no such luck")
@@ -495,6 +511,8 @@ def changes_type(columns):
         (scales_text, r"^feature 'carrier': MeanAndDeviation of col\(\"carrier\"\): it analyzes numbers, not String"),
         (counts_fractions, r"^feature 'hour': Terms.*: a vocabulary is of .*, not of Float64"),
         (misspells, r"^line 2 of misspells, `return .*`: .* no column 'distanse'; .* Did you mean 'distance'\?"),
+        (misspells_in_a_helper, r"^line 4 of misspells_in_a_helper, `return .*_misspelled\(columns\)}`: .* no column"),
+        (divides_text, r"^line 4 of divides_text, `return .*len\(columns\[\"carrier\"\]\)}`: TypeError: "),
         (breaks, r"^feature 'broken': Breaks of col\(\"hour\"\) fails: OSError: no such luck"),
         (changes_type, r"^feature 'sum' cannot be computed: "),
         (names_no_column, r"^feature 'x' cannot be computed: col\(\"elsewhere\"\): .*column \"elsewhere\""),
