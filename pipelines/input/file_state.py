@@ -40,8 +40,11 @@ class FileStates:
         Raises:
             UnreadableInput: it has changed.
         """
-        before, found = self._known.get(path), _state(path)
-        if before is not None and found is not None and before != found:
+        before = self._known.get(path)
+        if before is None:
+            return
+        found = _state(path)
+        if found is not None and before != found:
             raise UnreadableInput(_message(path))
 
 

@@ -200,6 +200,7 @@ class PartStream(Stream):
         self._number = 0  # of the part in the order
         self._used = 0  # rows of it
         self._files = FileStates()
+        self._open = ""
         self._batches: Iterator[pa.RecordBatch] | None = None
 
     def __next__(self) -> pa.RecordBatch:
@@ -210,7 +211,9 @@ class PartStream(Stream):
             name = self._name(part)
             try:
                 if self._batches is None:
-                    self._files.begin(name)
+                    if name != self._open:  # the part before may have been of the same file
+                        self._files.begin(name)
+                        self._open = name
                     self._batches = _after(self._used, self._read(part))
                 batch = next(self._batches)
                 self._used += batch.num_rows
