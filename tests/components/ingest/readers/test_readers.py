@@ -155,6 +155,25 @@ def test_rows_do_not_depend_on_blocks(tmp_path, rows, block, part):
     assert small == {"n": list(range(len(rows))), "a": [v[0] for v in values], "b": [v[1] for v in values]}
 
 
+ODD = [["a", ""], ['say "no"', "x,y"], ["Zürich", "two\nlines"], ["\U0001f600", "  "], ["NA", "\r\n"], ["", "end"]]
+
+
+@pytest.mark.parametrize("part", [1 << 20, None])
+def test_a_file_may_be_cut_at_every_byte(tmp_path, part):
+    """Blocks, or blocks and pieces, of each size up to that of the file: within quotes, newlines and characters."""
+    csv, jsonl = tmp_path / "a.csv", tmp_path / "a.jsonl"
+    csv.write_bytes(csv_text(ODD).encode())
+    lines = (json.dumps({"n": n, "a": a, "b": b}, ensure_ascii=False) for n, (a, b) in enumerate(ODD))
+    jsonl.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    types = {"n": pa.int64(), "a": pa.string(), "b": pa.string()}
+    for path in (csv, jsonl):
+        whole = read(str(path), Dialect(), types)
+        assert whole["n"] == list(range(len(ODD)))
+        for size in range(1, path.stat().st_size + 1):
+            cut = Dialect(block_bytes=size, part_bytes=part or size)
+            assert read(str(path), cut, types) == whole, (path.name, size)
+
+
 SCALAR = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=5)
 )
