@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import Execution, State
+from spanwise.orchestrator import Execution, Report, Run, State
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.serving import claim_pushes
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
@@ -21,6 +21,7 @@ from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.conftest import FLOW
 from tests.scheduler.past import Past
+from tests.scheduler.web.test_models_page import write_evaluation
 
 collect_ignore = (
     [] if os.environ.get("SPANWISE_TEST_UI") else ["test_ui.py", "test_actions.py"]
@@ -29,6 +30,30 @@ collect_ignore = (
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FIRST = 15_706
 HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def record_times(store, past):
+    """A run whose nodes waited, worked and published for a while each."""
+    began = datetime.now(UTC) - timedelta(minutes=9)
+    nodes = ("ExampleGen", "StatisticsGen", "Trainer")
+    run = store.begin_run(Run(pipeline="timed", state=State.COMPLETE, nodes=nodes, started=began))
+    read = ()
+    for number, node in enumerate(nodes):
+        begun = store.begin(Execution(pipeline="timed", run=run.number, node=node, component=node))
+        at = began + timedelta(minutes=2 * number)
+        made = store.publish(
+            replace(
+                begun,
+                state=State.COMPLETE,
+                inputs={"before": read},
+                outputs={"report": (past.draft(Report),)},
+                started=at + timedelta(seconds=20),
+                work_started=at + timedelta(seconds=30),
+                work_ended=at + timedelta(seconds=80),
+                ended=at + timedelta(seconds=100),
+            )
+        )
+        read = made.outputs["report"]
 
 
 class Server:
@@ -78,10 +103,14 @@ def root(tmp_path_factory):
             spans.append(past.ingest(FIRST + number))
             past.count(spans[-1])
             model = past.train(spans[-3:])
-            past.evaluate(model, spans[-3:], auc=0.7 + number / 100, log_loss=0.4)
+            made = past.evaluate(model, spans[-3:], auc=0.7 + number / 100, log_loss=0.4)
+            write_evaluation(made["evaluation"][0].path, 0.7 + number / 100)
             pushed = past.push(model, number)
             pusher = Execution(pipeline="flights", run=past.run.number, node="Pusher")
             store.claim(*claim_pushes(store, pusher, [pushed]))
+        record_times(store, past)
+        past.begin(FIRST + 10)
+        past.ingest(FIRST + 10, version=2)  # models have learned from version 1
         (spans[-1].path / "report.html").write_text(
             "<style>h1{color:red}</style><h1>report</h1><script>alert(1)</script>"
         )

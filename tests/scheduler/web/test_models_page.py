@@ -1,0 +1,80 @@
+"""The pages of models: bands of confidence, slices side by side, and what a wrong span reached, as a graph."""
+
+import json
+import re
+
+from tests.scheduler.client.conftest import FIRST
+from tests.scheduler.web.test_pages import text_of
+
+
+def evaluated(past, number, auc):
+    """A model of one span, with the file that an Evaluator writes; returns the span and the model."""
+    past.begin(FIRST + number)
+    examples = past.ingest(FIRST + number)
+    model = past.train([examples])
+    made = past.evaluate(model, [examples], auc=auc, log_loss=0.4)
+    write_evaluation(made["evaluation"][0].path, auc)
+    return examples, model
+
+
+def write_evaluation(folder, auc):
+    """Two slices, of which one has no interval; a metric without any."""
+    jfk = {"slice": {"origin": "JFK"}, "metrics": {"auc": auc + 0.05, "count": 60}, "intervals": {"auc": [auc, auc + 0.1]},
+           "baseline_metrics": {"auc": 0.5}}  # fmt: skip
+    none = {"slice": {"origin": None}, "metrics": {"auc": auc - 0.05, "count": 40}}
+    figures = {"overall": {"auc": auc, "log_loss": 0.4}, "intervals": {"auc": [auc - 0.02, auc + 0.02]},
+               "baseline_overall": {"auc": 0.6}, "slices": [jfk, none]}  # fmt: skip
+    (folder / "metrics.json").write_text(json.dumps(figures))
+
+
+def test_a_chart_has_the_band_of_its_metric_and_the_table_the_same_numbers(past, page):
+    """A metric without intervals has no band; both are drawn beside the baseline."""
+    for number, auc in enumerate((0.70, 0.75)):
+        evaluated(past, number, auc)
+    auc = page("/p/flights/models?metric=auc")
+    loss = page("/p/flights/models?metric=log_loss")
+
+    assert len(re.findall(r'class="[^"]*\bband\b', auc.text)) > len(re.findall(r'class="[^"]*\bband\b', loss.text))
+    assert "0.73 to 0.77" in text_of(auc)
+    assert "0.68 to 0.72" in text_of(auc)
+    assert "0.6" in text_of(auc)
+
+
+def test_slices_of_the_newest_model_are_listed_with_their_intervals(past, page):
+    """The largest first; of two models each slice that both have is side by side."""
+    models = [evaluated(past, number, auc)[1].name for number, auc in enumerate((0.70, 0.75))]
+    newest = text_of(page("/p/flights/models?metric=auc&by=origin"))
+    both = text_of(page(f"/p/flights/models?metric=auc&by=origin&a={models[0]}&b={models[1]}"))
+
+    assert newest.index("JFK") < newest.index("none")
+    assert "0.75 to 0.85" in newest
+    assert "auc of both by origin" in both
+    assert "0.75" in both
+    assert "0.8" in both
+
+
+def test_an_evaluation_that_is_gone_or_damaged_leaves_the_metrics_that_were_recorded(past, page):
+    """Without a band or slices, and without an error."""
+    examples, model = evaluated(past, 0, 0.7)
+    made = past.evaluate(model, [examples], auc=0.7)
+    (made["evaluation"][0].path / "metrics.json").write_text('{"overall": [], "slices": 7, "intervals": {"auc": "x"}}')
+    found = page("/p/flights/models")
+
+    assert found.status_code == 200
+    assert "0.7" in text_of(found)
+
+
+def test_what_a_wrong_span_reached_is_a_graph_of_which_each_box_is_a_page(past, page):
+    """A model that was warm-started from a tainted one is reached too; one of other days is not."""
+    wrong, tainted = evaluated(past, 0, 0.7)
+    past.begin(FIRST + 1)
+    after = past.train([past.ingest(FIRST + 1)], base=tainted)
+    past.begin(FIRST + 2)
+    other = past.train([past.ingest(FIRST + 2)])
+    found = page("/p/flights/tainted?span=2013-01-01")
+    graph = found.text[found.text.index("<svg") : found.text.index("</svg>")]
+
+    assert {f"/a/{a.id}" for a in (wrong, tainted, after)} <= set(re.findall(r'href="(/a/\d+)"', graph))
+    assert f"/a/{other.id}" not in graph
+    assert "warm start from" in text_of(found)
+    assert "2 models learned from it" in text_of(found)
