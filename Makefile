@@ -56,7 +56,7 @@ chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of 
 	    tests/scenario/test_service_chaos.py tests/pipelines/input/service/dispatcher/test_leasing.py
 
 # Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.
-test-ui: $(VENV)/.ui  ## Look at the web page with a real browser
+test-ui: $(VENV)/.ui  ## Look at the web page with a real browser, and run the notebook in a real kernel
 	SPANWISE_TEST_UI=1 $(BIN)/python -m pytest -n 0 tests/browser
 
 pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in docs/pictures from the demo
@@ -146,7 +146,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.ui: $(VENV)/.dev
-	$(PIP) install --constraint constraints.txt playwright axe-playwright-python
+	$(PIP) install --constraint constraints.txt playwright axe-playwright-python nbclient ipykernel
 	@command -v $(or $(CHROMIUM),chromium) >/dev/null || { \
 	    echo "Installing Chromium"; apt-get install --yes --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
 	    { echo "There is no Chromium. Install it, or name one:  make test-ui CHROMIUM=/path/to/chromium" >&2; exit 1; }

@@ -48,14 +48,16 @@ def check_options(options: ServerOptions) -> AccessPolicy:
     """Who is let in.
 
     Raises:
-        UsageError: others reach the address and nobody authenticates them, a token is too short, or a package or one
-            of the files of TLS is missing.
+        UsageError: others reach the address and nobody authenticates them, a token is too short, a package is missing,
+            or one of the files of TLS is missing or of no use.
     """
     if (options.certificate is None) != (options.key is None):
         raise UsageError("TLS takes both files:  --certificate FILE --key FILE")
     for file in (options.certificate, options.key):
         if file is not None and not file.is_file():
             raise UsageError(f"There is no file {file}. TLS takes a certificate and its key as PEM files.")
+    if options.certificate is not None and options.key is not None:
+        _check_certificate(options.certificate, options.key)
     policy = make_policy(
         options.host,
         tokens=read_tokens(os.environ),
@@ -71,6 +73,21 @@ def check_options(options: ServerOptions) -> AccessPolicy:
     except ImportError as error:
         raise UsageError(MISSING) from error
     return policy
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """Raises UsageError when TLS cannot use the two: one is no PEM file, or the key is not that of the certificate."""
+    import ssl
+
+    def refuse_password() -> str:
+        raise UsageError(f"The key {key} needs a password, which a server cannot be asked for. Give one without.")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, refuse_password)
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(
+            f"TLS cannot use {certificate} with the key {key}: {error}. It takes a certificate and its key, as PEM."
+        ) from error
 
 
 def serve(options: ServerOptions, settings: Settings, config: Path | None) -> None:

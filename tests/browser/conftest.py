@@ -24,7 +24,7 @@ from tests.scheduler.past import Past
 from tests.scheduler.web.test_models_page import write_evaluation
 
 collect_ignore = (
-    [] if os.environ.get("SPANWISE_TEST_UI") else ["test_ui.py", "test_actions.py"]
+    [] if os.environ.get("SPANWISE_TEST_UI") else ["test_ui.py", "test_actions.py", "test_notebook.py"]
 )  # `make test-ui` sets it
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
@@ -147,8 +147,8 @@ def tab(chromium):
     """Opens a page and notes what its console says: errors, and what its Content-Security-Policy refused."""
     opened = contextlib.ExitStack()
 
-    def open_tab(url, *, scheme="light", width=1280, height=800):
-        context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
+    def open_tab(url, *, scheme="light", width=1280, height=800, **options):
+        context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": height}, **options)
         opened.callback(context.close)
         page = context.new_page()
         page.complaints = []
