@@ -74,6 +74,7 @@ class _Search:
             from_scratch=request.from_scratch,
             trigger=request.trigger,
             source=request.source,
+            exclude=request.exclude,
         )
         self._as_of = asked.as_of
         self._newest = NewestOutputs(store, pipeline, asked)

@@ -89,7 +89,13 @@ class NewestOutputs:
             for key, source in node.sources.items()
             if source.node in supplied
         }
-        run = replace(base, as_of=self._run.as_of, replay=self._run.replay, source=self._run.source or base.source)
+        run = replace(
+            base,
+            as_of=self._run.as_of,
+            replay=self._run.replay,
+            source=self._run.source or base.source,
+            exclude=self._run.exclude,  # what a run leaves out by name, the next one reads
+        )
         histories = histories_of(self._store, run, node, mine, self._pipeline.scopes[node.name])
         try:
             now = {key: tuple(chosen) for key, chosen in node.choose(histories).items() if chosen}

@@ -76,7 +76,7 @@ class InlineDeaths:
         mortal = MortalStore(self._store, 1 + calls // 2, before=bool(calls % 2))
 
         @contextlib.contextmanager
-        def opened(_settings: object) -> Iterator[MortalStore]:
+        def opened(_settings: object, **_: object) -> Iterator[MortalStore]:
             yield mortal
 
         gone = dead_process()

@@ -83,7 +83,7 @@ def run_inline(monkeypatch: pytest.MonkeyPatch, store: Store | None = None) -> S
     store = store or MemoryStore()
 
     @contextlib.contextmanager
-    def opened(_settings: object) -> Iterator[Store]:
+    def opened(_settings: object, **_: object) -> Iterator[Store]:
         yield store
 
     for module in ("run.launch", "backfill.command"):

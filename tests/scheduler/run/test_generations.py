@@ -130,6 +130,23 @@ def test_a_part_does_not_skip_something_newer(typed):
     assert insisted == "run chain.py --from Sub --base-run 1"
 
 
+def test_a_part_does_not_read_what_another_run_left_out_by_name(typed):
+    """`--exclude` is for one run: the next part is refused, since the window would hold the span again."""
+    for span in (1, 2):
+        typed.arrive(span)
+        typed(f"run days.py --span {span}")
+    typed("run days.py --span 2 --exclude 1")
+
+    refusal = typed("run days.py --from Judge", code=2)
+    between, insisted = typed.suggested(refusal)
+
+    assert "Window chose 2 v1 in run 3, and would choose 1 to 2 v1 now" in refusal
+    typed(insisted)
+    assert typed.served == "2v1"
+    typed(between)
+    assert typed.served == "1v1 2v1"
+
+
 def test_the_first_way_on_runs_what_lies_between(typed):
     """The printed command reads the newer Load."""
     typed("run chain.py")
