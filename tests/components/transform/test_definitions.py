@@ -126,3 +126,18 @@ def test_sums_of_lists_are_numpys(found):
     """And means."""
     assert found["list_sum"].to_list() == pytest.approx([np.sum(each) for each in LISTS], rel=1e-13)
     assert found["list_mean"].to_list() == pytest.approx([np.mean(each) for each in LISTS], rel=1e-13)
+
+
+def scale(columns):
+    x, w = columns["x"], columns["w"]
+    return {"z": scale_to_z_score(x), "weighted": scale_to_z_score(x, weight=w), "unit": scale_to_0_1(x)}
+
+
+def test_a_constant_is_scaled_to_the_distance_from_it():
+    """Rounding makes no spread to divide by: 0.11 served after rows of 0.1 is 0.01 away, and no trillion deviations."""
+    rows = pl.DataFrame({"x": [0.1] * 3001, "w": np.arange(3001) / 7})
+
+    graph = learned(scale, rows)
+
+    assert set(graph.apply(rows).rows()) == {(0.0, 0.0, 0.0)}
+    assert graph.apply(pl.DataFrame({"x": [0.11], "w": [1.0]})).row(0) == pytest.approx((0.01, 0.01, 0.01))
