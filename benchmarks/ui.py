@@ -56,9 +56,10 @@ def _ours() -> Iterator[Figure]:
         for name, path in (("runs", f"/p/{PIPELINE}/runs"), ("overview", "/"), (f"{HOURS} spans", SPANS)):
             with contextlib.ExitStack() as opened:
                 began = time.perf_counter()
-                _, port = _start(root, opened)
+                server, port = _start(root, opened)
                 body = _get(port, path)
                 yield at_most(f"start to the first page, {name}", time.perf_counter() - began, "s", 1.5)
+                yield Figure(name=f"start to the first page, {name}: processor", value=_cpu_s(server.pid), unit="s")
                 if path == SPANS:
                     while "Reading older spans" in body:
                         time.sleep(0.1)
@@ -66,7 +67,7 @@ def _ours() -> Iterator[Figure]:
                     yield Figure(name="start to all spans read", value=time.perf_counter() - began, unit="s")
         with contextlib.ExitStack() as opened:
             server, port = _start(root, opened)
-            yield from _pages(port)
+            yield from _pages(server, port)
             yield from _live(root, server, port)
         size = sum(file.stat().st_size for file in ASSETS.iterdir())
         yield at_most("assets", size / 1024, "KiB", 300)
@@ -83,7 +84,7 @@ def _start(root: Path, opened: contextlib.ExitStack) -> tuple[subprocess.Popen[s
     return server, int(found[1])
 
 
-def _pages(port: int) -> Iterator[Figure]:
+def _pages(server: subprocess.Popen[str], port: int) -> Iterator[Figure]:
     pages = {
         "overview": ("/", 150), "runs": (f"/p/{PIPELINE}/runs", 150), "run": (f"/runs/{PIPELINE}/7000", 150),
         "older runs": (f"/p/{PIPELINE}/runs?before=5000", 150), "artifact": (None, 150),
@@ -100,12 +101,15 @@ def _pages(port: int) -> Iterator[Figure]:
         yield at_most(f"{name}: the first time", took[0], "ms", 1500)
         while "Reading older spans" in _get(port, where):
             time.sleep(0.1)
+        before = _cpu_s(server.pid)
         for _ in range(REQUESTS):
             began = time.perf_counter()
             _get(port, where)
             took.append((time.perf_counter() - began) * 1000)
         yield Figure(name=f"{name}: median", value=statistics.median(took), unit="ms")
         yield at_most(f"{name}: p95", statistics.quantiles(took, n=20)[-1], "ms", limit_ms)
+        busy = (_cpu_s(server.pid) - before) * 1000 / REQUESTS
+        yield Figure(name=f"{name}: processor of the server", value=busy, unit="ms")
         yield Figure(name=f"{name}: size", value=len(body) / 1024, unit="KiB")
 
 

@@ -84,6 +84,18 @@ def test_metadata_that_are_gone_are_said_to_be_gone(folder, past, site):
     assert "2013-01-03" in text_of(restored)
 
 
+@pytest.mark.parametrize("kind", ["mysql", "postgresql"])
+def test_a_database_server_that_does_not_answer_is_named_without_its_password(folder, kind):
+    """On pages and in documents."""
+    settings = replace(read(), metadata=f"{kind}://trainer:hunter2-is-secret@127.0.0.1:1/metadata")
+    policy = make_policy("127.0.0.1", tokens={})
+    with Client(settings, deadline_s=0.1) as client, ask(WebSite(client, policy)) as browser:
+        found = [browser.get(path) for path in ("/", "/p/flights/runs", "/api/pipelines")]
+
+    assert {each.status_code for each in found} == {503}
+    assert all("127.0.0.1:1" in each.text and "hunter2" not in each.text for each in found)
+
+
 def test_metadata_that_are_newer_say_what_to_install(folder, site):
     """On every page."""
     root = folder / ".spanwise"
@@ -161,6 +173,10 @@ def test_a_log_of_two_gigabytes_is_shown_by_its_end(past, page):
     assert "the last line" in text_of(found)
     assert len(found.content) < 1 << 20
     assert page("/runs/flights/1/log/Trainer?q=last").status_code == 200
+    log.write_text("all of it\n")
+    whole = page("/runs/flights/1/log/Trainer/download")
+    assert whole.text == "all of it\n"
+    assert "flights-1-Trainer.log" in whole.headers["content-disposition"]
 
 
 @pytest.mark.parametrize("text", ["import nothing_like_it\n", None])

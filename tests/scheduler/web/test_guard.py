@@ -3,6 +3,7 @@
 import pytest
 
 from spanwise.orchestrator.errors import UsageError
+from spanwise.scheduler.web import live
 from spanwise.scheduler.web.access import Visit, WebRole, make_policy
 from tests.scheduler.web.conftest import ask
 
@@ -109,3 +110,16 @@ def test_behind_a_proxy_its_header_says_who_asks(folder, site):
     with ask(replace(site, policy=policy), "http://localhost") as browser:
         assert browser.get("/").status_code == 401
         assert "ann" in browser.get("/", headers={"x-forwarded-user": "ann"}).text
+
+
+def test_streams_are_bounded(site, monkeypatch):
+    """Who opens one more is refused; a page without a view ends its stream by itself."""
+    monkeypatch.setattr(live, "MOST_STREAMS", 0)
+    with ask(site) as browser:
+        refused = browser.get("/live?page=/")
+        monkeypatch.setattr(live, "MOST_STREAMS", 1)
+        over = browser.get("/live?page=/nowhere")
+
+    assert refused.status_code == 503
+    assert "Too many pages are open" in refused.text
+    assert over.text.startswith("event: over")
