@@ -41,7 +41,7 @@ def project(tmp_path_factory):
         ("show daily", "ExampleGen: complete"),
         ("artifacts daily", "daily/ExampleGen/examples/1/1"),
         ("lineage daily/ExampleGen/examples/1/1", "daily/ExampleGen/examples/1/1"),
-        ("logs daily ExampleGen", "span-ingested"),
+        ("logs daily ExampleGen", "span-ingested rows="),
         ("window daily.py", "v1"),
         ("graph daily.py", "ExampleGen"),
     ],

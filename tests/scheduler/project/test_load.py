@@ -140,7 +140,9 @@ def test_a_file_named_as_a_module_of_python_does_no_harm(folder: Path) -> None:
         (ONE, ".", ["is a folder; give a file in it: given.py"]),
     ],
 )
-def test_what_is_not_found_is_told_with_what_there_is(folder: Path, text: str, reference: str, says: list[str]) -> None:
+def test_a_missing_pipeline_is_reported_with_what_there_is(
+    folder: Path, text: str, reference: str, says: list[str]
+) -> None:
     """Each refusal says what would have been taken."""
     write(folder, text)
 
