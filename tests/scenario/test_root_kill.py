@@ -96,8 +96,9 @@ def test_a_run_killed_at_a_write_leaves_only_what_gc_finds(server, tmp_path, mon
     for at in sorted(dice.sample(range(1, len(writes) + 1), min(KILLS, len(writes)))):
         url = f"{home}/{uuid.uuid4().hex}"
         _use(tmp_path, monkeypatch, url, f"one-{at}")
-        code, _ = killed_run(proxy, at, before=before)
-        assert code == -signal.SIGKILL, at
+        code, done = killed_run(proxy, at, before=before)
+        # Logs are written by the clock, so that this run may have had fewer writes than the one that was counted.
+        assert code == -signal.SIGKILL or len(done) < at, at
         forget_buckets()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"two-{at}"))  # nothing of the first machine is needed
         assert _all_published_is_whole() <= 2
