@@ -40,14 +40,8 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
         return rebuild(op, lambda each: _fill_hint(_rename_snapshot(each, shards, index), shards, index))
     files = _files_of(op)
     whole = why_not_by_file(op)
-    if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and (whole or not files)):
+    if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and whole):
         return Shard(input=op, shards=shards, index=index)
-    if not files:
-        names = ", ".join(source.name for source in sources_of(op))
-        raise DatasetError(
-            f"distribute(processing_mode='file'): found an unshardable source dataset: {names} reads no files. "
-            f"Use 'data', or 'file_or_data'."
-        )
     if whole:
         raise DatasetError(f"distribute(processing_mode='file'): {whole}; or use 'data', or 'file_or_data'.")
 
@@ -62,7 +56,12 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
 def why_not_by_file(op: Op) -> str:
     """Why the elements of all shares of the files are not those of the dataset; empty if they are."""
     ops = [each for each in list_ops(op) if not (isinstance(each, Zip) and _pairs_rows_of_files(each))]
-    return next((f"{each.needs_all}; put it behind distribute" for each in ops if each.needs_all), "")
+    if reason := next((each.needs_all for each in ops if each.needs_all), ""):
+        return f"{reason}; put it behind distribute"
+    if not _files_of(op):
+        names = ", ".join(source.name for source in sources_of(op))
+        return f"an unshardable source dataset was found: {names} reads no files; use 'data', or 'file_or_data'"
+    return ""
 
 
 def _pairs_rows_of_files(op: Zip) -> bool:

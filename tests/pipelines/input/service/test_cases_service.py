@@ -220,9 +220,9 @@ def test_SV_20_file_or_data_without_files(five):
 
 
 def test_SV_21_file_without_files(five):
-    """An error that says what to use."""
-    with pytest.raises(DatasetError, match="found an unshardable source dataset: Range"):
-        list(at(five, 1, inputs.range(20), "file"))
+    """An error that says what to use, before any worker is asked."""
+    with pytest.raises(DatasetError, match="unshardable source dataset was found: Range reads no files; use 'data'"):
+        at(five, 1, inputs.range(20), "file")
 
 
 def test_SV_22_data_with_few_files(five, files):
