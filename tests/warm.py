@@ -60,7 +60,19 @@ def command():
     )
     atexit.register(_end, server)
     assert server.stdout.readline() == b"ready\n", "the server of warm commands could not be started"
+    return _client(place)
+
+
+def _client(place):
     return (sys.executable, "-S", "-E", str(CLIENT), place)
+
+
+def ask_warm(words, patch=setattr):
+    """From now on warm processes import the pipeline files of schedulers: hundreds of tests have one ask for them."""
+    module = importlib.import_module("spanwise.scheduler.project.child_process")
+    cold = module.command
+    description = "spanwise.scheduler.daemon.description"
+    patch(module, "command", lambda name: [*words, "-m", name] if name == description else cold(name))
 
 
 def _end(server):
@@ -73,6 +85,7 @@ class Server:
     """Forks a process for each request, and tells how it ended; ends with the test process that started it."""
 
     def __init__(self, place):
+        self.command = _client(place)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(place)
         self.listener.listen(64)
@@ -163,8 +176,10 @@ class Server:
             sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
             sys.stdout = os.fdopen(1, "w", 1 if eager else -1, encoding="utf-8", closefd=False)
             sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+            ask_warm(self.command)
+            module, words = (words[1], words[2:]) if words[:1] == ["-m"] else ("spanwise", words)
             sys.argv = ["-m", *words]
-            runpy.run_module("spanwise", run_name="__main__", alter_sys=True)
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from typing import IO
 
 
+def command(module: str) -> list[str]:
+    """The words that run a module in a process of its own."""
+    return [sys.executable, "-P", "-m", module]
+
+
 def start(
     module: str, document: Mapping[str, object], *, stdout: IO[bytes], stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
@@ -18,7 +23,7 @@ def start(
         OSError: the system cannot start more processes.
     """
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
+        command(module),
         stdin=subprocess.PIPE,
         stdout=stdout,
         stderr=stderr,

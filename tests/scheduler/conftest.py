@@ -74,10 +74,11 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def spanwise(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+def spanwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
     """Runs a command line here; gives exit code, stdout and stderr. How our modules log is as it was, afterwards."""
     ours = logging.getLogger("spanwise")
     before = ours.handlers[:], ours.level, ours.propagate
+    warm.ask_warm(warm.command(), monkeypatch.setattr)
 
     def call(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -21,7 +21,7 @@ from tests.scheduler.conftest import start
 world = lake.world
 pytestmark = pytest.mark.slow  # each starts several processes
 
-ONCE = ("watch", "days.py", "--once", "--settle", "0", "--poll", "0.1")
+ONCE = ("watch", "days.py", "--once", "--settle", "0", "--poll", "0.5")
 
 
 def ticks(world: World) -> list[TickRecord]:
