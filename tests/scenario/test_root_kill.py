@@ -19,7 +19,7 @@ from spanwise.scheduler.main import main
 from tests.contract.faulty_proxy import proxied
 from tests.contract.object_storage import SERVERS, serve
 
-KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "4"))  # the full form: 1000, which is every write
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "2"))  # the full form: 1000, which is every write
 PIPELINE = """
 from spanwise import Component, ExampleGen, Examples, Input, Model, Output, Pipeline
 

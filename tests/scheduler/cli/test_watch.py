@@ -173,7 +173,7 @@ def test_what_another_run_has_ingested_is_not_run_again(world: World) -> None:
 def test_two_watchers_start_it_once(world: World) -> None:
     """Whoever is first; SIGTERM ends each cleanly."""
     world.lived(3)
-    words = ("watch", "days.py", "--settle", "0.5", "--poll", "0.2")
+    words = ("watch", "days.py", "--settle", "0.5", "--poll", "0.5")
     both = [start(*words, cwd=world.folder) for _ in range(2)]
     until(lambda: len(_schedulers(world)) == 2, both[0])
 
@@ -195,7 +195,7 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(world: World) -> Non
     world.lived(3)
     world.rewrite("work_s: float = 0.0", "work_s: float = 1.0")
     world.arrive(4)
-    first = start("watch", "days.py", "--settle", "0", "--poll", "0.2", cwd=world.folder)
+    first = start("watch", "days.py", "--settle", "0", "--poll", "0.5", cwd=world.folder)
     until(lambda: len(world.runs()) == 4, first)
 
     first.kill()
