@@ -92,6 +92,7 @@ def test_a_quick_function_is_called_by_the_consumer_itself(monkeypatch):
     with dataset.iterator() as elements:
         found = [next(elements) for _ in range(1000)]
         record(monkeypatch, elements.tuner, [1e-6, 1e-7], calls=1000)
+        monkeypatch.setattr(elements.tuner, "_consumer_s", lambda _: 0.0)  # as it works on a machine that is not busy
         elements.tuner.tune()
         found += [next(elements) for _ in range(900)]
 
