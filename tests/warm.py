@@ -68,11 +68,9 @@ def _client(place):
 
 
 def ask_warm(words, patch=setattr):
-    """From now on warm processes import the pipeline files of schedulers: hundreds of tests have one ask for them."""
+    """From now on warm processes load the files of schedulers and do their runs: hundreds of tests start some."""
     module = importlib.import_module("spanwise.scheduler.project.child_process")
-    cold = module.command
-    description = "spanwise.scheduler.daemon.description"
-    patch(module, "command", lambda name: [*words, "-m", name] if name == description else cold(name))
+    patch(module, "command", lambda name: [*words, "-m", name])
 
 
 def _end(server):
