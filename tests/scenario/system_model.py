@@ -191,5 +191,9 @@ class SystemModel:
         return self.train(self.window(exclude), code, breaks=breaks)
 
     def backfill(self, span: int, code: int) -> Learned | None:
-        """As a run, but nothing happens for a span that has left the window."""
-        return None if self.given and span < self.wanted().start else self.run(span, code)
+        """As a run, but nothing happens for a span that has left the window, and nothing begins for a lower version."""
+        if self.given and span < self.wanted().start:
+            return None
+        if max(self.lake.get(span, {}), default=0) < max((e.version for e in self.given if e.span == span), default=0):
+            raise Fails("")
+        return self.run(span, code)
