@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -249,3 +249,20 @@ def test_the_api_gives_the_documents_of_the_commands(past, page, spanwise):
     for path in described["paths"]:
         asked = path.format(pipeline="flights", number=3, id=1, span="2013-01-02")
         assert page(asked).status_code == 200, asked
+
+
+def test_the_overview_looks_ahead_and_back(past, page):
+    """The next tick with how long it is until then, when runs will overrun, and the way of the metric."""
+    hours = timedelta(hours=1)
+    for number in range(4):
+        began = datetime.now(UTC) - (12 - 3 * number) * hours
+        past.begin(FIRST + number, started=began, ended=began + 2 * hours)
+        examples = past.ingest(FIRST + number)
+        past.evaluate(past.train([examples]), [examples], auc=0.7 + number / 100)
+    table = Timetable("flights", cron="0 * * * *", zone="UTC", span=days_before(1))
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="flights.py", calendar="day"))
+    found = page("/")
+
+    assert re.search(r'<time class="age"[^>]*>in \d+ (min|s)<', found.text)
+    assert "first overrun expected" in text_of(found)
+    assert re.search(r'<svg[^>]*class="spark".*?<polyline', found.text, re.DOTALL)
