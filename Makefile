@@ -16,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 law lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of da
 law: $(VENV)/.dev  ## Ingest thousands of files of each format and compare them with independent readers (an hour)
 	SPANWISE_TEST_FORMATS=3000 SPANWISE_TEST_TEXT_FILES=2000 $(BIN)/python -m pytest -o faulthandler_timeout=0 \
 	    tests/components/ingest/test_format_law.py tests/components/ingest/readers/test_text_law.py
+
+histories: $(VENV)/.dev  ## Drive 2,000 generated histories of commands, deaths and restores beside a model of the system (a quarter of an hour)
+	SPANWISE_TEST_HISTORIES=2000 $(BIN)/python -m pytest -n $(WORKERS) -o faulthandler_timeout=0 tests/scenario/test_system.py
 
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
 	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_service_soak.py

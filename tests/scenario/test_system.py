@@ -1,6 +1,6 @@
 """The law of the whole: after any history of commands, what is learned, judged and served is what a model of it says.
 
-A history is generated from a number and driven through the real command line; `SPANWISE_TEST_HISTORIES=5000` is the
+A history is generated from a number and driven through the real command line; `SPANWISE_TEST_HISTORIES=2000` is the
 long form. A few run with real processes on a real ML Metadata store, the others with the doubles of `inline`.
 """
 
