@@ -19,7 +19,7 @@ from spanwise.scheduler.storage.disk_inventory import ASIDE
 from tests.scheduler.storage.test_gc import learning
 from tests.scheduler.yard import NOTHING, Yard
 
-KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "15"))  # the full form: 1000, which is every moment
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "8"))  # the full form: 1000, which is every moment
 DAYS = 12
 RUNS = 8
 SEEN = {"os.rename", "os.rmdir", "os.remove", "os.scandir", "os.mkdir", "open"}

@@ -16,7 +16,7 @@ from spanwise.orchestrator.store import Address
 from spanwise.orchestrator.verdict import is_given, read_verdicts
 from tests.scenario.processes import Marked, kill
 
-KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "12"))  # the full form: 50
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "6"))  # the full form: 50
 TWICE = 0.3
 DEADLINE_S = 120.0  # of waits for an end; on a quiet machine they take about a second
 STEPS = 19  # of a run after its start: nine nodes start and complete, one chooses

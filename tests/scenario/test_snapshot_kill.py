@@ -9,7 +9,7 @@ from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.scenario.snapshots import NEVER, passed, write_until
 
-KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "8"))  # the full form: 100
+KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "4"))  # the full form: 100
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 from spanwise.pipelines.input.snapshot.storage import files_at
 from tests.scenario.snapshots import EXPIRY_S, passed, start
 
-RACES = int(os.environ.get("SPANWISE_TEST_RACES", "5"))  # the full form: 100
+RACES = int(os.environ.get("SPANWISE_TEST_RACES", "3"))  # the full form: 100
 
 pytestmark = pytest.mark.slow
 

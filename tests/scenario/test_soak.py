@@ -23,7 +23,7 @@ from spanwise.scheduler.schedule.outcome import Closing, TickOutcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
-DAYS = int(os.environ.get("SPANWISE_TEST_SOAK_DAYS", "6"))  # the full form: 30
+DAYS = int(os.environ.get("SPANWISE_TEST_SOAK_DAYS", "4"))  # the full form: 30
 START = datetime(2025, 3, 5, 12, tzinfo=UTC)  # the fourth night from then on has no 02:30 in New York
 ONE_DAY = timedelta(days=1)
 MONTHS_S = 1e7
