@@ -14,6 +14,11 @@ PYTHONS := python3.11 python3.12 python3.13 python3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+comma := ,
+# uv takes a quarter of pip's time; where it finds no index, pip may, which has settings of its own.
+install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(1); } || \
+    $(PIP) install --constraint constraints.txt $(1)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
@@ -140,23 +145,23 @@ venv: $(VENV)/.dev  ## Make the environment for work on spanwise itself
 # pip repeats nothing that is there already, so an environment is brought up to date rather than made again.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing spanwise into $(VENV) (about a minute the first time)"
-	$(PIP) install --constraint constraints.txt --editable '.[demo]'
+	@$(call install,--editable '.[demo]')
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing spanwise and its tools into $(VENV) (about a minute the first time)"
-	$(PIP) install --constraint constraints.txt --editable '.[demo,test,lint]'
+	@$(call install,--editable '.[demo$(comma)test$(comma)lint]')
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.ui: $(VENV)/.dev
-	$(PIP) install --constraint constraints.txt playwright axe-playwright-python nbclient ipykernel
+	@$(call install,playwright axe-playwright-python nbclient ipykernel)
 	@command -v $(or $(CHROMIUM),chromium) >/dev/null || { \
 	    echo "Installing Chromium"; apt-get install --yes --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
 	    { echo "There is no Chromium. Install it, or name one:  make test-ui CHROMIUM=/path/to/chromium" >&2; exit 1; }
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --constraint constraints.txt --editable '.[docs]'
+	@$(call install,--editable '.[docs]')
 	@touch $@
 
 $(BIN)/python:
