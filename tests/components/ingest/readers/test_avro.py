@@ -199,6 +199,7 @@ def changed(raw, at, byte):
         (avro([("t", TREE)], [{"t": {"next": None}}]), "is of type Tree, which contains itself"),
         (avro([("n", "int")], []), "the span has no rows"),
     ],
+    ids=range(9),  # a file has random bytes in it
 )
 def test_a_bad_file_is_told(ingested, raw, said):
     """What is wrong with it, and where."""
