@@ -10,7 +10,7 @@ from datetime import datetime
 
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Resolver
-from spanwise.orchestrator.driver import format_choice, histories_of
+from spanwise.orchestrator.driver import format_choice, histories_of, is_on_disk
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
@@ -190,16 +190,23 @@ class _Search:
             return (
                 f"Run {found.run.name} cannot be resumed, because something newer exists upstream of the rest of it: "
                 f"{reasons}.\n"
-                f"Run its span again, which reuses what has not changed:  {again}\n"
-                f"Or resume it with what it has read:  {self._command(selection, base=number)}"
+                f"Run its span again, which reuses what has not changed:  {again}"
+                f"{self._insist('Or resume it with what it has read', selection, found)}"
             )
         reads = ", ".join(n for n in self._pipeline.order if n in self._needed(selection))
         return (
             f"This part of {self._pipeline.name!r} would read {reads} of run {number}, but something newer exists "
             f"upstream of that: {reasons}.\n"
-            f"Run what lies between as well:  {self._command(self._widen(selection, found))}\n"
-            f"Or read run {number} all the same:  {self._command(selection, base=number)}"
+            f"Run what lies between as well:  {self._command(self._widen(selection, found))}"
+            f"{self._insist(f'Or read run {number} all the same', selection, found)}"
         )
+
+    def _insist(self, words: str, selection: Selection, found: _Candidate) -> str:
+        """The way on with what a run that is out of date supplies; none where files of that are gone."""
+        executions = [found.executions[name] for name in self._needed(selection)]
+        if not all(is_on_disk(a) for e in executions for row in e.outputs.values() for a in row):
+            return ""
+        return f"\n{words}:  {self._command(selection, base=found.run.number)}"
 
     def _widen(self, selection: Selection, found: _Candidate) -> Selection:
         """The smallest wider part that has a base run that is up to date."""

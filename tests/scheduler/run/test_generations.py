@@ -166,6 +166,18 @@ def test_the_second_way_on_insists(typed):
     assert "chain/1" in typed(insisted)
 
 
+def test_no_way_on_reads_files_that_are_gone(typed):
+    """The older run can supply nothing any more, so only the way that makes it anew is printed; it works."""
+    typed("run chain.py")
+    typed("run chain.py --param value=5 --to Load")
+    (gone,) = typed.folder.glob(".spanwise/chain/Add/report/*/value")
+    gone.unlink()
+
+    (between,) = typed.suggested(typed("run chain.py --from Sub", code=2))
+
+    assert "Sub | read 52" in typed(between)
+
+
 def test_what_an_insisting_run_has_read_is_not_the_newest(typed):
     """A run that was based on an older one makes nothing newer: the next part is refused again."""
     typed("run chain.py")
