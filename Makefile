@@ -33,17 +33,17 @@ demo-service: $(VENV)/.demo  ## The same, with trainers fed by a data service of
 	$(BIN)/python -m spanwise.pipelines.flights_demo --service
 
 test: $(VENV)/.dev  ## Run every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 test-fast: $(VENV)/.dev  ## Run the tests that neither kill, race nor train
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m 'not slow' $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m 'not slow' $(TESTS)
 
 test-lowest: $(VENV)/.dev  ## Run every test on the oldest versions that pyproject.toml allows
 	$(PIP) install uv
 	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(VENV)/lowest
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --all-extras pyproject.toml --output-file $(VENV)/lowest.txt
 	$(BIN)/uv pip install --quiet --python $(VENV)/lowest/bin/python --requirement $(VENV)/lowest.txt
-	$(VENV)/lowest/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(TESTS)
+	$(VENV)/lowest/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of days, 50 kills, 100 pairs (20 minutes)
 	SPANWISE_TEST_SOAK_DAYS=30 SPANWISE_TEST_KILLS=50 SPANWISE_TEST_PAIRS=100 SPANWISE_TEST_LOCKED_S=35 \

@@ -34,7 +34,8 @@ def pytest_collection_modifyitems(items):
 
     Runs the scenarios first, then what forks nodes, then what uses Polars here, and last what serves Flight here.
 
-    A node is a fork, and a fork of a process in which Polars or gRPC has worked cannot use it.
+    A node is a fork, and a fork of a process in which Polars or gRPC has worked cannot use it. Processes take tests in
+    this order only with --no-loadscope-reorder; else the largest groups come first.
     """
     items.sort(key=_place_in_order)
     for item in items:
