@@ -28,6 +28,11 @@ settings.load_profile("unhurried")
 SERVING = {"elastic", "service"}  # folders of tests that serve Flight in their own process
 
 
+def pytest_make_parametrize_id(val):
+    """Long bytes are numbered: compressed ones hold a time, and each process would name the test in its own way."""
+    return "bytes" if isinstance(val, bytes) and len(val) > 20 else None  # noqa: PLR2004
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Gives tests that share what one of their module makes to one worker process, or each worker would make it.
