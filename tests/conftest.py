@@ -30,7 +30,7 @@ SERVING = {"elastic", "service"}  # folders of tests that serve Flight in their 
 
 def pytest_make_parametrize_id(val):
     """Long bytes are numbered: compressed ones hold a time, and each process would name the test in its own way."""
-    return "bytes" if isinstance(val, bytes) and len(val) > 20 else None  # noqa: PLR2004
+    return "bytes" if isinstance(val, bytes) and len(val) > 20 else None
 
 
 @pytest.hookimpl(tryfirst=True)
