@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from spanwise.orchestrator import process
+
 # Without bytecode each of thousands of processes compiles what it imports, which takes three times as long.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -26,6 +28,8 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 SERVING = {"elastic", "service"}  # folders of tests that serve Flight in their own process
+SCENARIO, FORKS_NODES, USES_POLARS, SERVES_FLIGHT = range(4)  # the order of tests
+POLARS = pytest.StashKey()  # is in the stash once this process has used Polars
 
 
 def pytest_make_parametrize_id(val):
@@ -59,11 +63,22 @@ def _is_shared(fixture):
 
 def _place_in_order(item):
     if "scenario" in item.path.parts:
-        return 0
+        return SCENARIO
     if SERVING & {*item.path.parts}:
-        return 3
+        return SERVES_FLIGHT
     uses_polars = hasattr(item.module, "pl") and not hasattr(item.module, "Bench")
-    return 2 if uses_polars else 1
+    return USES_POLARS if uses_polars else FORKS_NODES
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Refuses Polars in this process before the tests that fork nodes: a fork that uses it waits for ever."""
+    result = yield
+    if POLARS not in item.config.stash and any(name.startswith("polars-") for name in process.thread_names()):
+        item.config.stash[POLARS] = True
+        if _place_in_order(item) < USES_POLARS:
+            pytest.fail("uses Polars in this process, whose threads no fork has: see tests/forked.py")
+    return result
 
 
 def pytest_collection_finish():

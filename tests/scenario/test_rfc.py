@@ -18,6 +18,7 @@ import pytest
 from spanwise.orchestrator import Examples, Held, Model, Pipeline, State, Trigger, past
 from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.testing import TrialRun
+from tests.forked import in_fork
 from tests.scenario.flights_lake import (
     WINDOW,
     Flights,
@@ -200,6 +201,10 @@ def split(examples, name):
 
 def auc(model, flights):
     """What a model is worth on some flights, computed by scikit-learn."""
+    return in_fork(_auc, model, flights)
+
+
+def _auc(model, flights):
     from sklearn.metrics import roc_auc_score
 
     from spanwise.pipelines.flights import late, predict
