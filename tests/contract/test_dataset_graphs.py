@@ -1,7 +1,8 @@
 """The law of all graphs: whatever the ops and the elements, every way to run a dataset gives what plain Python gives."""
 
-import atexit
+import contextlib
 import functools
+import itertools
 import json
 import os
 import tempfile
@@ -9,19 +10,25 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from spanwise.orchestrator.errors import DatasetError, ServiceError
+from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import convert_arrays
 from spanwise.pipelines.input.element import each_leaf
+from spanwise.pipelines.input.op import list_ops
+from spanwise.pipelines.input.service.client import coordinated
+from spanwise.pipelines.input.service.worker import buffers
 from spanwise.pipelines.input.stacking import unstack
 from tests.contract.generated_graphs import Group, graphs, same
+from tests.contract.served_graphs import fresh_job, mortal_service, running_service, slowly_whole
 from tests.contract.shapes import whole
 from tests.contract.test_dataset_law import decoded, encoded
-from tests.pipelines.input.service.servers import listed
+from tests.pipelines.input.service.consumers import Consumers
 
 GRAPHS = int(os.environ.get("SPANWISE_TEST_GRAPHS", "200"))  # 20,000 in the long form
+RARELY = 3 if GRAPHS <= 200 else 0  # one of how many, beside the first, starts a process
 BLOCK_ROWS = [1, 3, 1024]
 
 
@@ -131,48 +138,128 @@ def in_processes(graph, draw):
 
 
 MODES = ["off", "data", "dynamic", "at_least_once", "exactly_once"]
+LEASED = MODES[3:]
 
 
 def through_a_service(graph, draw):
-    """Computed by two workers, or refused when the graph is built; each mode gives what it promises."""
+    """Computed by two workers, or refused when the graph is built; under leases in the dataset's order."""
     mode = draw(st.sampled_from(MODES))
+    with contextlib.suppress(Refused), served(graph.dataset, running_service().target, mode) as elements:
+        found = rows_of(graph, elements)
+        expected = flat(graph.expected((0,)))
+        if mode in LEASED and keeps_order(graph):
+            check(found, expected)
+        else:
+            assert counts(found, expected, at_least=(times := 2 if mode == "off" else 1), at_most=times)
+
+
+BOUNDS = {"off": (1, 3), "data": (1, 2), "dynamic": (0, 1), "at_least_once": (1, 1), "exactly_once": (1, 1)}
+
+
+def while_a_worker_is_killed(graph, draw):
+    """One of two workers is killed on the way, and another one takes its place: each mode keeps its word."""
+    if draw(st.integers(0, RARELY)):
+        return
+    mode, victim = draw(st.sampled_from(MODES)), draw(st.integers(0, 1))
+    dataset = graph.dataset if graph.batched else graph.dataset.map(slowly_whole)
+    service = mortal_service()
     expected = flat(graph.expected((0,)))
-    service = running_service()
+    with contextlib.suppress(Refused), served(dataset, service.target, mode) as elements:
+        before = list(itertools.islice(elements, draw(st.integers(0, len(expected)))))
+        service.replace(victim)
+        given = [*before, *elements]
+        found = rows_of(graph, given) if graph.batched else [each.value for each in given]
+        at_least, at_most = BOUNDS[mode]
+        assert counts(found, expected, at_least=at_least, at_most=at_most)
+        if mode in LEASED and keeps_order(graph):
+            check(found, expected)
+
+
+def coordinated_reads(graph, draw):
+    """Each round is of one worker, which gives its rounds in the order of the dataset, repeated for ever."""
+    mode, consumers = draw(st.sampled_from(["off", "data"])), draw(st.integers(1, 3))
+    rounds = 6
+    needed = 2 * rounds * consumers
+    values = list(itertools.islice(endless_values(graph), needed))
+    if len(values) < needed:  # nothing is repeated
+        return
+    shares = [values, values] if mode == "off" else [values[::2], values[1::2]]
+    wanted = [[share[at : at + consumers] for at in range(0, rounds * consumers, consumers)] for share in shares]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (buffers, coordinated):
+            patch.setattr(module, "MAX_ROUNDS_AHEAD", 8)
+        endless = graph.dataset.repeat()
+        make = functools.partial(endless.distribute, running_service().target, mode, fresh_job())
+        with Consumers(consumers, make) as reading:
+            found = reading.read(rounds)
+    given = {(0, 0)}  # how many rounds the two workers may have given
+    for round_ in found:
+        given = {
+            (left + 1 - worker, right + worker)
+            for left, right in given
+            for worker, at in enumerate((left, right))
+            if all(map(same, round_, wanted[worker][at]))
+        }
+        assert given, (found, wanted)
+
+
+def endless_values(graph):
+    for number in itertools.count():
+        values = graph.expected((0, number))
+        if not values:
+            return
+        yield from values
+
+
+def keeps_order(graph):
+    """Whether each element comes of the next one of the source; else a split has an order of its own."""
+    return all(op.by_element for op in list_ops(graph.dataset.op) if op.inputs)
+
+
+class Refused(Exception):
+    """A mode cannot mean the graph, and said so when it was built."""
+
+
+@contextlib.contextmanager
+def served(dataset, target, mode):
     try:
-        dataset = graph.dataset.distribute(service.target, mode)
-        with dataset.iterator(epoch=0) as elements:
-            found = list(elements)
-    except (DatasetError, ServiceError) as error:
+        elements = dataset.distribute(target, mode).iterator(epoch=0)
+    except DatasetError as error:
         if not str(error).startswith("distribute("):
             raise
-        return
-    if graph.batched:
-        found = [
-            row
-            for group in found
-            for row in (group.to_pylist() if isinstance(group, pa.RecordBatch) else unstack(group))
-        ]
-    check_any_order(found, expected * (2 if mode == "off" else 1))
+        raise Refused from error
+    with elements:
+        yield elements
+
+
+def rows_of(graph, elements):
+    """The elements; those of batches one by one, since workers may cut them elsewhere."""
+    if not graph.batched:
+        return list(elements)
+    return [
+        row
+        for group in elements
+        for row in (group.to_pylist() if isinstance(group, pa.RecordBatch) else unstack(group))
+    ]
 
 
 def flat(values):
     return [each for value in values for each in (value if isinstance(value, Group) else [value])]
 
 
-def check_any_order(found, wanted):
-    rest = list(found)
-    assert len(found) == len(wanted), (found, wanted)
-    for each in wanted:
-        at = next((place for place, value in enumerate(rest) if same(value, each)), None)
-        assert at is not None, (each, rest)
-        del rest[at]
-
-
-@functools.cache
-def running_service():
-    service = listed(2)
-    atexit.register(service.close)
-    return service
+def counts(found, wanted, *, at_least, at_most):
+    """Whether each element was given at least and at most so many times, for each time that it is in the dataset."""
+    rest, kinds = list(wanted), []
+    while rest:
+        kinds.append((rest[0], sum(same(each, rest[0]) for each in rest)))
+        rest = [each for each in rest if not same(each, rest[0])]
+    known = 0
+    for kind, times in kinds:
+        count = sum(same(each, kind) for each in found)
+        assert at_least * times <= count <= at_most * times, (kind, count, times)
+        known += count
+    assert known == len(found), (found, wanted)
+    return True
 
 
 def numbers_of(element):
@@ -207,6 +294,8 @@ WAYS = [
     to_polars,
     in_processes,
     through_a_service,
+    while_a_worker_is_killed,
+    coordinated_reads,
     *([to_torch] * 3 if os.environ.get("SPANWISE_TEST_FRAMEWORKS") else []),
 ]
 

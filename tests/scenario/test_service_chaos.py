@@ -23,6 +23,7 @@ from tests.scenario.served import FORKS, Consumer, Servers, learn, numbers
 
 ROUNDS = int(os.environ.get("SPANWISE_TEST_CHAOS", "1"))  # the full form: 200
 ELEMENTS = 1_000
+LEARNED = 500  # by a training that stores and commits; the kills come within them
 SOON_S = 300.0
 LEASES = ("at_least_once", "exactly_once")
 CLIENT_TIMEOUT_S = 4 if ROUNDS == 1 else 6  # under leases, where somebody waits for what a killed consumer held
@@ -173,7 +174,7 @@ def test_what_was_committed_with_a_checkpoint_is_every_element_once(tmp_path, mo
         for number in range(ROUNDS):
             path, name = tmp_path / f"{mode}-{number}", mode if number % 2 else None
             name = name and f"{name}-{number}"
-            arguments = (path, servers.target, ELEMENTS, mode, name)
+            arguments = (path, servers.target, LEARNED, mode, name)
             for life in range(1 + dice.randint(1, 3)):
                 training = FORKS.Process(target=learn, args=arguments)
                 training.start()
@@ -191,7 +192,7 @@ def test_what_was_committed_with_a_checkpoint_is_every_element_once(tmp_path, mo
                 training.join(SOON_S)
                 assert training.exitcode == 0, f"{path.name}: the training hangs or fails"
             learned, _ = pickle.loads(path.read_bytes())
-            assert sorted(learned) == list(range(ELEMENTS)), path.name
+            assert sorted(learned) == list(range(LEARNED)), path.name
     sys.stdout.write(f"committed in {mode}: {ROUNDS} rounds, killed: {dict(kills)}\n")
 
 

@@ -18,7 +18,7 @@ from spanwise.pipelines.input.service.client.lease_reader import LeaseReader
 from spanwise.pipelines.input.service.client.leases import BEGINNING, Place
 from spanwise.pipelines.input.service.client.reader import JobReader, TaskReader
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy, policy_of
-from spanwise.pipelines.input.service.sharding.splits import plan_graph, why_whole
+from spanwise.pipelines.input.service.sharding.splits import hide_snapshots, plan_graph, why_unsplit, why_whole
 from spanwise.pipelines.input.service.sharding.static import why_not_by_file
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
@@ -98,7 +98,8 @@ def _check_parts(dataset: AnyFlow, mode: ShardingPolicy) -> None:
     """
     why = ""
     if mode is ShardingPolicy.DYNAMIC or mode.is_leased:
-        why = why_whole(plan_graph(dataset.op, dataset.settings), leased=mode.is_leased)
+        plan = plan_graph(dataset.op, dataset.settings)
+        why = why_unsplit(hide_snapshots(plan)) or why_whole(plan, leased=mode.is_leased)
     elif mode is ShardingPolicy.FILE:
         why = why_not_by_file(dataset.op)
     if why:

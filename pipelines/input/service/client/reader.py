@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
@@ -307,7 +308,15 @@ class JobReader(ABC):
             )
         while True:
             delivery = self._fetch(feed, ticket, over)
-            if delivery is None or not self._keep(task, delivery.items):
+            if delivery is None:
+                return False
+            is_kept = self._keep(task, delivery.items)
+            with self._changed:
+                asks_on = is_kept and not delivery.ended and self._has_room(task)
+            if delivery.items and not asks_on:  # else the next request says that the answer has come
+                with contextlib.suppress(ServiceError):
+                    feed.fetch(ticket.model_copy(update={"received": True}), _FETCH_TIMEOUT_S)
+            if not is_kept:
                 return False
             with self._changed:
                 self._given[task] += sum(map(self._count, delivery.items))

@@ -117,13 +117,23 @@ class GraphSplits:
 def split_graph(op: Op) -> GraphSplits:
     """How a graph can be split."""
     by_source = [splits_of(source) for source in sources_of(op)]
-    for source, splits in zip(sources_of(op), by_source, strict=True):
-        if splits is None:
-            return GraphSplits((), f"{source.name} has no splits; use processing_mode='off' or a static one")
+    if why := why_unsplit(op):
+        return GraphSplits((), why)
     if any(_writes_snapshot(each) for each in list_ops(op)):
         return GraphSplits((), "snapshot keeps a whole pass, and no worker makes one; save the dataset and load it")
     counts = tuple(splits.count for splits in by_source if splits is not None)
     return GraphSplits(counts, why_whole(op), why_whole(op, leased=True))
+
+
+def why_unsplit(op: Op) -> str:
+    """Why a graph has a source that cannot be split; empty if it has none."""
+    unsplit = next((source.name for source in sources_of(op) if splits_of(source) is None), "")
+    return unsplit and f"{unsplit} has no splits; use processing_mode='off' or a static one"
+
+
+def hide_snapshots(op: Op) -> Op:
+    """The graph without what its snapshots are written from: once they are complete, it is not read."""
+    return rebuild(op, lambda each: Elements(values=()) if isinstance(each, Snapshot) else each)
 
 
 def why_whole(op: Op, *, leased: bool = False) -> str:

@@ -331,6 +331,7 @@ class Fetch(ServiceMessage):
     epoch: Name = "0"  #: which of the consumers' iterations the split's job is
     client: Number
     number: Number = 0  #: of the request: one that is repeated gets the same answer
+    received: bool = False  #: asks for nothing: the answer of this number has come
     index: Number | None = None  #: of the consumer, in a coordinated read
     trainer: OptionalName = ""  #: that shares a window
     limit_bytes: Annotated[int, Field(gt=0, le=1 << 30)]

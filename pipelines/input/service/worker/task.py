@@ -31,6 +31,9 @@ from spanwise.pipelines.input.snapshot.encoding import Encoding, encoding_of
 WAIT_S: Final = 1.0
 """How long an answer waits for the first element."""
 
+RECEIPT_S: Final = 30.0
+"""A client that has not said for so long that an answer has come is gone, or slow: it would have asked again."""
+
 _log = logging.getLogger("spanwise.service.worker")
 
 
@@ -60,6 +63,15 @@ class WorkerTask:
             return self._ended and self._buffer.is_empty
 
     @property
+    def is_delivered(self) -> bool:
+        """Whether it is drained, and what was taken has arrived: an answer that is lost with its worker is not over."""
+        since = time.monotonic() - RECEIPT_S
+        with self._changed:
+            return self.is_drained and not any(
+                sent > since and (reply.pieces or reply.error) for reply, sent in self._replies.values()
+            )
+
+    @property
     def held_bytes(self) -> int:
         with self._changed:
             return self._buffer.held_bytes
@@ -69,6 +81,14 @@ class WorkerTask:
         """Whether no client has got more than its first answer."""
         with self._changed:
             return all(number == 0 for number in self._numbers.values())
+
+    def note_receipt(self, request: Fetch) -> WorkerReply:
+        """The answer to the client has arrived; the answer to that is empty."""
+        with self._changed:
+            last, _ = self._replies.get(request.client, (None, 0.0))
+            if last is not None and last.number == request.number:
+                del self._replies[request.client]
+            return WorkerReply(request.number, [], None, self._ended)
 
     def drop_replies(self, before: float) -> None:
         """Forgets answers from before that moment: a client that has not asked since is gone, or has received them."""

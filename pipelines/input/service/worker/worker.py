@@ -128,7 +128,7 @@ class WorkerServer(Serving):
 
     def _beat(self, *, wait_s: float) -> None:
         with self._lock:
-            drained = [number for number, task in self._tasks.items() if task.is_drained]
+            drained = [number for number, task in self._tasks.items() if task.is_delivered]
             running = [number for number in self._tasks if number not in drained]
         request = Heartbeat(
             worker=self._id,
@@ -240,7 +240,8 @@ class WorkerServer(Serving):
         try:
             task = self._task(request)
             with self._waiting.place() as waits:
-                reply = task.reply(request, WAIT_S if waits else 0.0)
+                wait_s = WAIT_S if waits else 0.0
+                reply = task.note_receipt(request) if request.received else task.reply(request, wait_s)
         finally:
             self._busy.release()
         again_s = 0.0 if waits or reply.pieces or reply.ended else _AGAIN_S

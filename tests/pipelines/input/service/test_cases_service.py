@@ -529,10 +529,13 @@ def test_SP_01_a_snapshot_is_split_by_its_chunks_once_it_is_there(one, tmp_path)
 
 
 def test_SP_02_a_service_cannot_be_split(one):
-    """Nor can a generator."""
+    """Nor can a generator; it is refused when the graph is built, or by the dispatcher where the graph is not here."""
     for dataset in (inputs.range(10).distribute(one.target, OFF).map(str), inputs.from_generator(lambda: [1])):
+        with pytest.raises(DatasetError, match=r"workers get parts of the dataset, and .* has no splits"):
+            dataset.distribute(one.target, DYNAMIC)
+        number = inputs.register_dataset(one.target, dataset)
         with pytest.raises(ServiceError, match=r"cannot be split: .* has no splits"):
-            list(dataset.distribute(one.target, DYNAMIC))
+            list(inputs.from_dataset_id(DYNAMIC, one.target, number))
 
 
 def test_SP_05_repeats(three):

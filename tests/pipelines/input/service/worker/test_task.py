@@ -11,6 +11,7 @@ from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import Fetch
 from spanwise.pipelines.input.service.worker.buffers import SharedQueue
 from spanwise.pipelines.input.service.worker.task import TaskPass, WorkerTask
+from tests.pipelines.input.service.servers import eventually
 
 
 @pytest.fixture
@@ -32,6 +33,17 @@ def test_who_asks_again_is_answered_as_before(task):
 
     assert task.reply(asking(0)) is first
     assert (first.pieces, task.reply(asking(1)).pieces) == ([0], [1])
+
+
+def test_what_has_not_arrived_is_not_over(task):
+    """A worker that ends with its last answer on the way must not leave a task behind that was read to its end."""
+    for number in range(9):
+        task.reply(asking(number))
+    eventually(lambda: task.is_drained)
+
+    assert not task.is_delivered
+    task.note_receipt(asking(8))
+    assert task.is_delivered
 
 
 def test_old_answers_are_dropped(task):
