@@ -79,7 +79,7 @@ def test_a_file_that_changes_while_workers_read_it_is_not_saved(two, tmp_path):
             os.replace(draft, path)  # noqa: PTH105
         return row
 
-    with pytest.raises(ServiceError, match="the save job failed .* changed while it was read"):
+    with pytest.raises(ServiceError, match=r"the save job failed .* changed while it was read"):
         inputs.save(inputs.from_parquet(path).map(replace_file), lake, two.target)
 
     assert not list(lake.glob("*/metadata.final"))
