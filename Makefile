@@ -70,11 +70,16 @@ test-ui: $(VENV)/.ui  ## Look at the web page with a real browser, and run the n
 pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in docs/pictures from the demo
 	$(BIN)/python docs/_pictures.py
 
-test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray, and workers of the data service on Ray and Dask
+# Slurm is Debian's: slurmd keeps jobs in cgroups, for which it has to be root.
+test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, and workers of the data service on Ray and Dask
+	@command -v slurmd munged >/dev/null || { echo "Installing Slurm"; \
+	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; } || \
+	    { echo "There is no Slurm, and apt-get could not install it: apt-get install slurmctld slurmd slurm-client munge" >&2; exit 1; }
 	$(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,ray,test]'
-	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/test_engines.py
-	SPANWISE_TEST_RAY=1 $(VENV)/engines/bin/python -m pytest -n 0 tests/contract/test_executor.py tests/scenario/test_ray.py
+	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/data_service/test_engines.py
+	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 $(VENV)/engines/bin/python -m pytest -n 0 \
+	    tests/contract/test_executor.py tests/scenario/test_engines.py
 
 test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightning, JAX and Orbax (4 GB of wheels)
 	$(BIN)/python -m venv $(VENV)/torch

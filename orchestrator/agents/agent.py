@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, Protocol
 
 from spanwise.orchestrator import process
 from spanwise.orchestrator.agents import code_bundle
@@ -54,6 +55,16 @@ _CHUNK_BYTES = 1 << 20
 _MOST = Machine(cpus=float("inf"), memory_bytes=1 << 62, placed=True)
 
 
+class ControllerLine(Protocol):
+    """The agent's end of the line."""
+
+    def recv(self) -> Any:
+        """The next message; waits for it. Raises EOFError once the line is closed."""
+
+    def send(self, message: Any, /) -> None:
+        """Sends a message. Raises OSError once the line is closed."""
+
+
 @dataclass
 class _SentLog:
     file: Path
@@ -64,7 +75,7 @@ class _SentLog:
 class Agent:
     """What drives the executor of one machine."""
 
-    line: Connection
+    line: ControllerLine
     executor: LocalExecutor
     place: Relocation
     logs: Path
@@ -167,7 +178,7 @@ def _stopped(stop: StopJob) -> JobFailure:
     return JobFailure(message=stop.why, timed_out=stop.timed_out)
 
 
-def main(line: Connection, place: str, parent: int) -> None:
+def main(line: ControllerLine, place: str, parent: int) -> None:
     """The life of an agent."""
     wanted = line.recv()
     assert isinstance(wanted, Prepare)

@@ -1,4 +1,4 @@
-"""Engines by name, as settings and leases have them: `ray:ADDRESS`."""
+"""Engines by name, as settings and leases have them: `ray:ADDRESS`, `slurm:PARTITION`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from spanwise.orchestrator.agents.engine import AgentEngine, AgentLost
 from spanwise.orchestrator.errors import NodeFailed, SettingsError
 
-ENGINES: Final = ("ray",)
+ENGINES: Final = ("ray", "slurm")
 """The kinds of engines."""
 
 
@@ -22,6 +22,10 @@ def open_engine(name: str) -> AgentEngine:
         from spanwise.orchestrator.agents.ray_engine import RayEngine
 
         return RayEngine(address or "auto")
+    if kind == "slurm":
+        from spanwise.orchestrator.agents.slurm_engine import SlurmEngine
+
+        return SlurmEngine(address)
     raise SettingsError(f"There is no executor {kind!r}. There are: local, {', '.join(ENGINES)}.")
 
 

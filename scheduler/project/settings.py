@@ -259,9 +259,9 @@ def _written_settings() -> type[BaseSettings]:
     class WrittenExecutor(BaseModel):
         model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-        name: Literal["local", "ray"] | None = None
+        name: Literal["local", "ray", "slurm"] | None = None
         address: str | None = Field(default=None, min_length=1)
-        pipelines: dict[str, Literal["local", "ray"]] | None = None
+        pipelines: dict[str, Literal["local", "ray", "slurm"]] | None = None
         cpus: float | None = Field(default=None, gt=0)
         memory: Annotated[str, AfterValidator(_memory)] | None = None
         gpus: list[str] | None = None

@@ -14,10 +14,12 @@ import pytest
 from spanwise.orchestrator import Resources
 from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
 from spanwise.orchestrator.agents.ray_engine import RayEngine
+from spanwise.orchestrator.agents.slurm_engine import SlurmEngine
 from spanwise.orchestrator.job import FenceQuery
 from spanwise.orchestrator.local_executor import LocalExecutor
 from tests.contract.executor_jobs import Bench, Reads, Work, is_gone, until_all_ended, until_ended, until_logged
 from tests.contract.ray_cluster import RayCluster
+from tests.contract.slurm_cluster import SlurmCluster
 
 
 @contextmanager
@@ -49,10 +51,29 @@ def ray(bench):
         yield executor
 
 
+@functools.cache
+def slurm_cluster():
+    """A cluster of its own; the commands of Slurm find it by SLURM_CONF."""
+    own = SlurmCluster("a")
+    atexit.register(own.close)
+    os.environ["SLURM_CONF"] = str(own.configuration)
+    return own
+
+
+@contextmanager
+def slurm(bench):
+    slurm_cluster()
+    with PlacedExecutor(bench.pipeline, SlurmEngine(), root=bench.root, away=bench.pipeline.order) as executor:
+        yield executor
+
+
 ON_RAY = pytest.param(ray, marks=pytest.mark.skipif("SPANWISE_TEST_RAY" not in os.environ, reason="make test-engines"))
+ON_SLURM = pytest.param(
+    slurm, marks=pytest.mark.skipif("SPANWISE_TEST_SLURM" not in os.environ, reason="make test-engines")
+)
 
 
-@pytest.fixture(params=[local, ON_RAY], ids=lambda each: each.__name__)
+@pytest.fixture(params=[local, ON_RAY, ON_SLURM], ids=lambda each: each.__name__)
 def opened(request):
     """Opens an executor for a bench."""
     return request.param

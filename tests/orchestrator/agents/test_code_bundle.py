@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator.agents.code_bundle import Environment, differences, environment, pack
+from tests.forked import in_fork
 
 HERE = Environment(python="3.12.4", spanwise="0.1.0 (abc)", libraries={"numpy": "2.1.0", "absent": ""})
 
@@ -97,9 +98,14 @@ def test_a_pipeline_of_libraries_alone_has_no_files():
 
 def test_the_flights_pipeline_can_be_sent():
     """The worked example goes to another machine as it is."""
+    modules, libraries = in_fork(_pack_flights)
+
+    assert modules <= {"spanwise.pipelines.flights"}
+    assert libraries["scikit-learn"]
+
+
+def _pack_flights():
     from spanwise.pipelines.flights import flights
 
     bundle = pack(flights("/data", "/serving"))
-
-    assert set(bundle.modules) <= {"spanwise.pipelines.flights"}
-    assert bundle.environment.libraries["scikit-learn"]
+    return {*bundle.modules}, bundle.environment.libraries

@@ -192,7 +192,7 @@ def test_the_executor_is_a_table(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('name = "slurm"', "executor.name: input should be 'local' or 'ray'"),
+        ('name = "kubernetes"', "executor.name: input should be 'local', 'ray' or 'slurm'"),
         ('memory = "much"', "'much' is not an amount of memory"),
         ("pools = {gpu = 0}", "executor.pools.gpu: input should be greater than or equal to 1"),
         ("cpu = 3", "executor.cpu: is not a setting"),

@@ -1,4 +1,4 @@
-"""A run on a Ray cluster, in a process of its own: `python -m tests.scenario.on_ray ROOT ADDRESS`.
+"""A run on an engine, in a process of its own: `python -m tests.scenario.on_engine ROOT ENGINE`.
 
 Its node names its process in the log, and ends once the file `go` is in the root.
 """
@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from spanwise.orchestrator import Component, Output, Pipeline, Report
+from spanwise.orchestrator.agents.engines import open_engine
 from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
-from spanwise.orchestrator.agents.ray_engine import RayEngine
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import run
@@ -26,9 +26,9 @@ class Wait(Component):
             time.sleep(0.05)
 
 
-def main(root: Path, address: str) -> None:
+def main(root: Path, engine: str) -> None:
     pipeline = Pipeline("away", [Wait(root=str(root))])
-    with PlacedExecutor(pipeline, RayEngine(address), root=root, away=pipeline.order) as executor:
+    with PlacedExecutor(pipeline, open_engine(engine), root=root, away=pipeline.order) as executor:
         store = open_store(str(root / "metadata.db"))
         outcome = run(
             pipeline,

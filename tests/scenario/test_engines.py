@@ -1,6 +1,7 @@
-"""Runs on Ray when something dies: real clusters of several machines, which are processes here."""
+"""Runs on engines when something dies: real clusters of several machines, which are processes here."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,21 +14,54 @@ from spanwise.orchestrator import State
 from spanwise.orchestrator.mlmd import open_store
 from tests.contract.executor_jobs import is_gone
 
-pytestmark = pytest.mark.skipif("SPANWISE_TEST_RAY" not in os.environ, reason="make test-engines")
+
+class OnRay:
+    def __init__(self, monkeypatch):
+        from tests.contract.ray_cluster import RayCluster
+
+        self._cluster = RayCluster(cpus=0)
+        self.engine = f"ray:{self._cluster.address}"
+        self.close = self._cluster.close
+        self.kill = self._cluster.kill
+
+    def add(self, name):
+        self._cluster.add(name, "--num-cpus=1")
 
 
-@pytest.fixture
-def cluster():
-    from tests.contract.ray_cluster import RayCluster
+class OnSlurm:
+    def __init__(self, monkeypatch):
+        from tests.contract.slurm_cluster import SlurmCluster
 
-    cluster = RayCluster(cpus=0)
+        self._cluster = SlurmCluster("one", "other", running=())
+        monkeypatch.setenv("SLURM_CONF", str(self._cluster.configuration))
+        self.engine = "slurm:"
+        self.close = self._cluster.close
+        self.kill = self._cluster.kill
+        self.add = self._cluster.add
+
+
+def on(engine):
+    """Skipped where the engine is not asked for."""
+    return pytest.param(
+        engine,
+        id=engine.__name__,
+        marks=pytest.mark.skipif(
+            f"SPANWISE_TEST_{engine.__name__[2:].upper()}" not in os.environ, reason="make test-engines"
+        ),
+    )
+
+
+@pytest.fixture(params=[on(OnRay), on(OnSlurm)])
+def cluster(request, monkeypatch):
+    """A cluster without machines."""
+    cluster = request.param(monkeypatch)
     yield cluster
     cluster.close()
 
 
 def start(root, cluster):
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.scenario.on_ray", root, cluster.address],
+        [sys.executable, "-m", "tests.scenario.on_engine", root, cluster.engine],
         cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -55,7 +89,7 @@ def executions_of(root):
 
 def test_a_killed_controller_leaves_nothing_on_the_cluster(tmp_path, cluster):
     """Its node ends with it, nothing of it is published, and the next run begins once that is proven."""
-    cluster.add("worker", "--num-cpus=1")
+    cluster.add("one")
     run = start(tmp_path, cluster)
     until(lambda: pids_of(tmp_path) or run.poll() is not None)
     os.kill(run.pid, signal.SIGKILL)
@@ -75,16 +109,16 @@ def test_a_killed_controller_leaves_nothing_on_the_cluster(tmp_path, cluster):
 
 def test_a_node_whose_machine_is_taken_away_is_tried_again_without_counting(tmp_path, cluster):
     """It allows no retry, and yet it succeeds on another machine."""
-    cluster.add("spot", "--num-cpus=1")
+    cluster.add("one")
     run = start(tmp_path, cluster)
     until(lambda: pids_of(tmp_path) or run.poll() is not None)
 
-    cluster.kill("spot")
+    cluster.kill("one")
     (tmp_path / "go").touch()
-    cluster.add("another", "--num-cpus=1")
+    cluster.add("other")
     said, _ = run.communicate(timeout=300)
 
     assert run.returncode == 0, said
-    assert "retry-scheduled Wait Its machine is gone" in said
+    assert re.search("retry-scheduled Wait Its machine (is gone|was taken away)", said)
     (state, attempts) = executions_of(tmp_path)[1]
     assert (state, sorted(attempts, key=str)) == (State.COMPLETE, [(1, State.FAILED), (2, State.COMPLETE)])

@@ -1,0 +1,30 @@
+"""Agents whose line is the standard streams: how an engine runs one that passes streams on.
+
+`python -m spanwise.orchestrator.agents.piped_agent` first sends the number of its job and the name of its machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from spanwise.orchestrator.agents import agent
+from spanwise.orchestrator.agents.piped_line import PipedLine
+
+
+def main() -> None:
+    """Ends without a word when its engine asks it to: the controller asks the engine why."""
+    line = PipedLine(os.dup(0), os.dup(1))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)  # what is printed here must not come between the messages
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    machine = os.environ.get("SLURMD_NODENAME", os.uname().nodename)
+    line.send((os.environ.get("SLURM_JOB_ID", ""), machine))
+    agent.main(line, machine, os.getppid())
+
+
+if __name__ == "__main__":
+    main()
