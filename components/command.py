@@ -45,6 +45,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENGINES: tuple[Engine, ...] = ("docker", "podman")
 
 
+_IMPORT = "Import it, and connect it as an input: Importer(uri='{url}', kind=…)['artifact']"
+
+
 class Command(Component):
     """Runs a program and publishes the files it writes as artifacts.
 
@@ -111,7 +114,7 @@ class Command(Component):
                 f'shell would read both sets. Move it out: "--out="{quoted}, not "--out={quoted}".'
             )
         for path in cast("Sequence[str]", given["reads"] or ()):
-            refuse_url(f"{self.name}.reads", str(path))
+            refuse_url(f"{self.name}.reads", str(path), fix=_IMPORT.format(url=path))
         if given["engine"] is not None and given["image"] is None:
             raise ParameterError(f"{self.name}: engine needs an image; set one: image='…'.")
 

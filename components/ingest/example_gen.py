@@ -26,8 +26,8 @@ from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Output
 from spanwise.orchestrator.span import SpanFiles, choose, list_spans
-from spanwise.orchestrator.span_pattern import SpanPattern
-from spanwise.orchestrator.storage import is_object_url, refuse_url
+from spanwise.orchestrator.span_pattern import Placeholder, SpanPattern, Wildcard
+from spanwise.orchestrator.storage import is_readable_url, is_web_url, refuse_url
 from spanwise.pipelines.input.readers.descriptor import Dialect, Format
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class ExampleGen(Component):
     `pyarrow.Table` or `pyarrow.RecordBatch`; its code is part of the cache key.
 
     Patterns may be URLs of object storage: `s3://lake/{YYYY}-{MM}-{DD}/*.csv`, or `gs://…` or `az://…`. Each object
-    is copied to this machine once, in the revision that was listed.
+    is copied to this machine once, in the revision that was listed. A web server's files are named without wildcards:
+    `https://host/trips-{YYYY}-{MM}.parquet`; they cannot be listed, so a run names its span.
 
     `beam_runner` and `beam_options` send the work to a Beam cluster that sees the same files.
     """
@@ -85,7 +86,7 @@ class ExampleGen(Component):
                 f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
                 "beside reader=…."
             )
-        remote = [pattern.text for pattern in self._patterns.values() if is_object_url(pattern.text)]
+        remote = [pattern.text for pattern in self._patterns.values() if is_readable_url(pattern.text)]
         if remote and given["beam_runner"] is not None:
             raise ParameterError(
                 f"{self.name}: the objects of {remote[0]!r} are copied to this machine, where the workers of "
@@ -239,11 +240,28 @@ def _parse_patterns(node: str, pattern: object, patterns: object) -> Mapping[str
         )
     texts = patterns if isinstance(patterns, Mapping) else {_INPUT: pattern}
     for text in texts.values():
-        refuse_url(f"{node}.pattern", str(text), object_storage=True)
+        refuse_url(f"{node}.pattern", str(text), object_storage=True, web=True)
     found = {str(split): SpanPattern.parse(_expand_home(str(text))) for split, text in texts.items()}
+    for each in found.values():
+        _refuse_listing(node, each)
     split_names(tuple(found))
     list_spans(found, lambda _: ())  # refuses patterns that do not count in the same way
     return found
+
+
+def _refuse_listing(node: str, pattern: SpanPattern) -> None:
+    """Refuses wildcards where there are no listings; a date, or a number of known width, gives the name of a file."""
+    for part in pattern.parts if is_web_url(pattern.text) else ():
+        if isinstance(part, Wildcard):
+            shown = part.text
+        elif isinstance(part, Placeholder) and part.name in ("SPAN", "VERSION") and part.width is None:
+            shown = f"{{{part.name}}}"
+        else:
+            continue
+        raise ParameterError(
+            f"{node}.pattern {pattern.text!r} has {shown}, but a web server's files cannot be listed. Use dates, or "
+            "numbers of one width: {YYYY}-{MM}-{DD}, {SPAN:4}."
+        )
 
 
 def _expand_home(text: str) -> str:
@@ -266,13 +284,13 @@ def _relative_hint(patterns: Mapping[str, SpanPattern]) -> str:
 
 
 def _is_relative(pattern: str) -> bool:
-    return not (is_object_url(pattern) or Path(pattern).is_absolute())
+    return not (is_readable_url(pattern) or Path(pattern).is_absolute())
 
 
 def _refuse_irregular(node: str, files: Mapping[str, Sequence[str]]) -> None:
     """Refuses what has the name of an input file and is none: rows would be missing, or a read would never end."""
     for path in itertools.chain.from_iterable(files.values()):
-        if not is_object_url(path) and not Path(path).is_file():
+        if not is_readable_url(path) and not Path(path).is_file():
             what = "a link to nothing" if Path(path).is_symlink() else "not a regular file (a pipe, socket or device)"
             raise UnreadableInput(
                 f"{node}: {path} matches the pattern and is {what}. Restore its file, or move it out of the span."
@@ -287,7 +305,7 @@ def _refuse_irregular(node: str, files: Mapping[str, Sequence[str]]) -> None:
 def _matching_folders(patterns: Mapping[str, SpanPattern], block: SpanFiles) -> Iterator[str]:
     """The folders that match as if they were files of the block; nothing below them is read, unless by `**`."""
     for pattern in patterns.values():
-        if "**" in pattern.text or is_object_url(pattern.text):
+        if "**" in pattern.text or is_readable_url(pattern.text):
             continue
         for path in glob.iglob(pattern.glob(block.span if pattern.has_span else None)):  # noqa: PTH207  as above
             if pattern.match(path) == (block.span, block.version) and Path(path).is_dir():

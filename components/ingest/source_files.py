@@ -1,4 +1,4 @@
-"""Source files: finds the files of a pattern on this machine or in object storage, and copies objects to read them."""
+"""Source files: finds the files of a pattern on this machine or behind URLs, and copies the latter to read them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from spanwise.orchestrator.storage import (
     ObjectInfo,
     find_newest_span,
     is_object_url,
+    is_readable_url,
     list_objects,
     machine_copies,
     parse_url,
@@ -28,7 +29,7 @@ class SourceFiles:
 
     def list(self, pattern: str) -> Sequence[str]:
         """The paths or URLs that match, in no particular order."""
-        if is_object_url(pattern):
+        if is_readable_url(pattern):
             found = list_objects(pattern)
             self.revisions |= {url: (info.etag, info.size_bytes, info.modified_ns) for url, info in found.items()}
             return list(found)
@@ -37,7 +38,7 @@ class SourceFiles:
 
     def mark(self, path: str) -> tuple[str | int, ...]:
         """Changes when the file does: its size and time, and the etag of an object; zeros if it is gone."""
-        if is_object_url(path):
+        if is_readable_url(path):
             return self.revisions.get(path, ("", 0, 0))
         try:
             found = Path(path).stat()
@@ -62,9 +63,9 @@ def copy_objects(files: Mapping[str, Sequence[str]], revisions: Mapping[str, Seq
         StorageError: one cannot be read.
     """
     every = [path for paths in files.values() for path in paths]
-    wanted = {parse_url(path): _info(path, revisions[path]) for path in every if is_object_url(path)}
+    wanted = {parse_url(path): _info(path, revisions[path]) for path in every if is_readable_url(path)}
     copies = machine_copies().get_all(wanted)
-    return {path: str(copies[parse_url(path)]) if is_object_url(path) else path for path in every}
+    return {path: str(copies[parse_url(path)]) if is_readable_url(path) else path for path in every}
 
 
 def _info(url: str, revision: Sequence[str | int]) -> ObjectInfo:

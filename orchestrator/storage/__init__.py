@@ -1,10 +1,19 @@
 """Storage: the door to objects in S3, Google Cloud Storage and Azure Blob Storage, beside files on this machine."""
 
 from spanwise.orchestrator.storage.archive import BucketArchive
-from spanwise.orchestrator.storage.bucket import StorageBucket, forget_buckets, open_bucket
+from spanwise.orchestrator.storage.bucket import StorageBucket, as_os_errors, forget_buckets, open_bucket
 from spanwise.orchestrator.storage.copies import LocalCopies, machine_copies
 from spanwise.orchestrator.storage.listing import find_newest_span, list_objects
-from spanwise.orchestrator.storage.url import SCHEMES, ObjectInfo, ObjectUrl, is_object_url, parse_url, refuse_url
+from spanwise.orchestrator.storage.url import (
+    SCHEMES,
+    ObjectInfo,
+    ObjectUrl,
+    is_object_url,
+    is_readable_url,
+    is_web_url,
+    parse_url,
+    refuse_url,
+)
 
 __all__ = [
     "SCHEMES",
@@ -13,9 +22,12 @@ __all__ = [
     "ObjectInfo",
     "ObjectUrl",
     "StorageBucket",
+    "as_os_errors",
     "find_newest_span",
     "forget_buckets",
     "is_object_url",
+    "is_readable_url",
+    "is_web_url",
     "list_objects",
     "machine_copies",
     "open_bucket",

@@ -16,11 +16,11 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.helper import HelpedBucket
-from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
+from spanwise.orchestrator.storage.url import SCHEMES, WEB, ObjectInfo, ObjectUrl
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -46,13 +46,14 @@ class StorageBucket:
             for chunk in obstore.list(self._objects, prefix or None):
                 yield from map(_info, chunk)
 
-    def list_folders(self, prefix: str) -> tuple[str, ...]:
-        """The names of the folders in a folder, whatever lies below them: a request for each thousand."""
+    def list_folder(self, prefix: str) -> tuple[tuple[str, ...], tuple[ObjectInfo, ...]]:
+        """The names of the folders in a folder, whatever lies below them, and its objects: a request per thousand."""
         import obstore
 
         with self._translated(prefix):
             found = obstore.list_with_delimiter(self._objects, prefix or None)
-            return tuple(str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
+            folders = tuple(str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
+            return folders, tuple(map(_info, found["objects"]))
 
     def head(self, key: str) -> ObjectInfo | None:
         """What there is at a key; None if there is nothing."""
@@ -77,6 +78,28 @@ class StorageBucket:
                 return None
             return bytes(found.bytes()), found.meta["e_tag"] or ""
 
+    def read_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
+        """Some bytes of an object; with an etag, of that revision and no other.
+
+        Raises:
+            Conflict: the object is gone, or is another revision.
+        """
+        import obstore
+
+        options: Any = {"range": (start, start + size_bytes)}
+        with self._translated(key):
+            try:
+                return bytes(obstore.get(self._objects, key, options=options | _if_match(etag)).bytes())
+            except FileNotFoundError:
+                raise Conflict(f"{self.home / key} is gone.") from None
+
+    def copy(self, old: str, new: str) -> None:
+        """Gives a second object the bytes of one, without moving them here."""
+        import obstore
+
+        with self._translated(old):
+            obstore.copy(self._objects, old, new)
+
     def download(self, key: str, path: Path, *, etag: str = "") -> None:
         """Writes an object to a new local file, through to the disk; with an etag, that revision of it and no other.
 
@@ -87,7 +110,7 @@ class StorageBucket:
 
         with self._translated(key), path.open("xb") as file:
             try:
-                found = obstore.get(self._objects, key, options={"if_match": etag} if etag else None)
+                found = obstore.get(self._objects, key, options=_if_match(etag))
                 for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
                     file.write(chunk)
             except FileNotFoundError:
@@ -166,6 +189,19 @@ class StorageBucket:
             raise StorageError(f"{self.home / key}: {explain(error, self.home)}") from error
 
 
+def _if_match(etag: str) -> Any:
+    return {"if_match": etag} if etag else {}
+
+
+@contextlib.contextmanager
+def as_os_errors() -> Iterator[None]:
+    """Raises what goes wrong with storage as libraries expect it of files."""
+    try:
+        yield
+    except StorageError as error:
+        raise OSError(str(error)) from error
+
+
 def open_bucket(home: ObjectUrl) -> StorageBucket:
     """The bucket of a URL. A process opens it once, and keeps its connections.
 
@@ -211,6 +247,11 @@ def _connect(home: ObjectUrl, store) -> ObjectStore:  # type: ignore[no-untyped-
         http = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
         options = {"allow_http": True} if http else None
         return store.S3Store(home.bucket, client_options=options, retry_config=retries, **_profile())  # type: ignore[no-any-return]
+    if home.scheme in WEB:
+        url = f"{home.scheme}://{home.bucket}/" + (f"?{home.query}" if home.query else "")
+        return store.HTTPStore.from_url(url, client_options={"allow_http": True}, retry_config=retries)  # type: ignore[no-any-return]
+    if home.scheme not in SCHEMES:
+        return store.MemoryStore()  # type: ignore[no-any-return]
     if home.scheme == "gs":
         return store.GCSStore(home.bucket, retry_config=retries)  # type: ignore[no-any-return]
     http = os.environ.get("AZURE_STORAGE_ENDPOINT", "").startswith("http://")
@@ -234,10 +275,11 @@ def _profile() -> dict[str, object]:
 def _info(meta: object) -> ObjectInfo:
     found = meta
     assert isinstance(found, dict)
+    etag = found["e_tag"] or ""
     return ObjectInfo(
         key=found["path"],
         size_bytes=found["size"],
-        etag=found["e_tag"] or "",
+        etag="" if etag.startswith("W/") else etag,  # a web server's weak one cannot be asked for
         modified_ns=int(found["last_modified"].timestamp() * 1e9),
     )
 
@@ -259,13 +301,17 @@ _HINTS = {
 }
 
 
-def explain(error: BaseException, home: ObjectUrl) -> str:
+def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one line per kind of failure
     """What went wrong in a sentence, with what to do, and without what a signed URL or a header may hold."""
     text = str(error).partition("\n\nDebug source")[0]
     code = re.search(r"<Code>([^<]*)</Code>", text)
     for codes, hint in _HINTS.items():
         if code is not None and code[1] in codes:
             return hint
+    if type(error).__name__ == "NotSupportedError":
+        return (
+            "the server sends no parts of files. Copy the file to this machine or to object storage, and name it there."
+        )
     if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return "access was denied. Check the credentials in the environment, and what they may do."
     if "169.254." in text or "CredentialsError" in text or "InstanceCredential" in str(error):

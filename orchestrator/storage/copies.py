@@ -168,7 +168,7 @@ def _cache(name: str) -> Path:
 
 def _name(url: ObjectUrl, info: ObjectInfo) -> str:
     revision = info.etag or f"{info.size_bytes} {info.modified_ns}"
-    return hashlib.blake2b(f"{url}\0{revision}".encode(), digest_size=20).hexdigest()
+    return hashlib.blake2b(f"{url}{url.query}\0{revision}".encode(), digest_size=20).hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -30,14 +30,20 @@ class HelpedBucket:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         yield from self._ask("list", prefix)
 
-    def list_folders(self, prefix: str) -> tuple[str, ...]:
-        return self._ask("list_folders", prefix)  # type: ignore[no-any-return]
+    def list_folder(self, prefix: str) -> tuple[tuple[str, ...], tuple[ObjectInfo, ...]]:
+        return self._ask("list_folder", prefix)  # type: ignore[no-any-return]
 
     def head(self, key: str) -> ObjectInfo | None:
         return self._ask("head", key)  # type: ignore[no-any-return]
 
     def read(self, key: str) -> tuple[bytes, str] | None:
         return self._ask("read", key)  # type: ignore[no-any-return]
+
+    def read_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
+        return self._ask("read_range", key, start, size_bytes, etag=etag)  # type: ignore[no-any-return]
+
+    def copy(self, old: str, new: str) -> None:
+        self._ask("copy", old, new)
 
     def download(self, key: str, path: Path, *, etag: str = "") -> None:
         self._ask("download", key, path, etag=etag)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from spanwise.orchestrator.errors import PatternError
+from spanwise.orchestrator.errors import PatternError, StorageError
 from spanwise.orchestrator.span_pattern import SpanPattern
 from spanwise.orchestrator.storage.bucket import open_bucket
-from spanwise.orchestrator.storage.url import ObjectInfo, parse_url
+from spanwise.orchestrator.storage.url import WEB, ObjectInfo, parse_url
 
 
 def list_objects(pattern: str) -> dict[str, ObjectInfo]:
@@ -25,6 +25,11 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
     if fixed == pattern:
         found = open_bucket(url.home).head(url.key)
         return {} if found is None else {str(url): found}
+    if url.scheme in WEB:
+        raise StorageError(
+            f"{pattern}: a web server's files cannot be listed. Name them without wildcards; of a pattern with spans, "
+            f"name a span whose files are there: --span"
+        )
     folder = replace(url, key=fixed.removeprefix(f"{url.home}/").rpartition("/")[0])
     matches = SpanPattern.parse(pattern)
     depth = len(folder.key) + 1 if folder.key else 0
@@ -54,7 +59,7 @@ def find_newest_span(pattern: SpanPattern, most_empty: int = 20) -> int | None:
     if not names.has_span or names.calendar is not pattern.calendar:
         return None
     url = parse_url("/".join(segments[:dynamic]))
-    found = (names.match(name) for name in open_bucket(url.home).list_folders(url.key))
+    found = (names.match(name) for name in open_bucket(url.home).list_folder(url.key)[0])
     spans = sorted({each[0] for each in found if each is not None}, reverse=True)
     for span in spans[:most_empty]:
         here = (pattern.match(place) for place in list_objects(pattern.glob(span)))

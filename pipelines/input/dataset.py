@@ -361,8 +361,8 @@ class Dataset(Flow):
     ) -> Dataset:
         """The same elements, stored below `path` by the first pass that completes, and read from there by later ones.
 
-        `path` is a folder or an fsspec URL. A snapshot is identified by the fingerprint of the ops before this one,
-        in which a source file counts by its modification time or, with `files_by="content"`, by every byte.
+        `path` is a folder or a URL of object storage. A snapshot is identified by the fingerprint of the ops before
+        this one, in which a source file counts by its modification time or, with `files_by="content"`, by every byte.
         `writer_fn` splits the elements into datasets that are written in parallel; `reader_fn` combines these splits
         into one dataset again, in any order.
         """

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
+from spanwise.orchestrator.storage import as_os_errors, is_readable_url, list_objects
 from spanwise.pipelines.input.file_state import FileStates
 from spanwise.pipelines.input.op import State, Stream
 
@@ -71,6 +72,9 @@ def list_images(paths: Paths) -> tuple[str, ...]:
 
 
 def _remote(pattern: str) -> list[str]:
+    if is_readable_url(pattern):
+        with as_os_errors():
+            return list(list_objects(pattern))
     filesystem, stem = _by_fsspec(pattern)
     return [filesystem.unstrip_protocol(name) for name in filesystem.glob(stem)]
 
@@ -78,26 +82,27 @@ def _remote(pattern: str) -> list[str]:
 def locate(path: str) -> tuple[FileSystem, str]:
     """The file system of a path or URL, and its name there.
 
-    pyarrow reads URLs that it knows (S3, Google Cloud Storage, Azure, HDFS), unless fsspec is configured for them, and
-    fsspec all others.
+    Object storage and web servers are read by way of `orchestrator.storage`, other URLs by pyarrow where it knows them
+    (HDFS), else by fsspec.
 
     Raises:
-        DatasetError: neither knows such a URL.
+        DatasetError: nobody knows such a URL.
     """
-    import fsspec
     import pyarrow as pa
     from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-    scheme, is_url, _ = path.partition("://")
+    scheme, is_url, name = path.partition("://")
     if not is_url:
         return LocalFileSystem(), path
-    if scheme not in fsspec.config.conf:
-        try:
-            return FileSystem.from_uri(path)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # none of pyarrow's, or not in this build
-            pass
-    filesystem, name = _by_fsspec(path)
-    return PyFileSystem(FSSpecHandler(filesystem)), name  # type: ignore[abstract]  # by the stubs
+    if is_readable_url(path):
+        from spanwise.orchestrator.storage.object_files import ObjectFileSystem
+
+        return PyFileSystem(ObjectFileSystem(scheme)), name
+    try:
+        return FileSystem.from_uri(path)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # none of pyarrow's, or not in this build
+        filesystem, name = _by_fsspec(path)
+        return PyFileSystem(FSSpecHandler(filesystem)), name  # type: ignore[abstract]  # by the stubs
 
 
 def _by_fsspec(url: str) -> tuple[Any, str]:
@@ -111,9 +116,12 @@ def _by_fsspec(url: str) -> tuple[Any, str]:
 
 
 def file_stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str | None:
-    """What changes when a file does: its modification time, or fsspec's key for a file without one."""
+    """What changes when a file does: an object's revision, a modification time, or fsspec's key for a file without."""
     from pyarrow.fs import PyFileSystem
 
+    if isinstance(system, PyFileSystem) and hasattr(system.handler, "stamp"):
+        stamp: str = system.handler.stamp(name)
+        return stamp
     if mtime_ns is None and isinstance(system, PyFileSystem):
         handler: Any = system.handler
         key: str = handler.fs.ukey(name)

@@ -21,6 +21,7 @@ from pathlib import Path
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import SettingsError, StoreUnavailable, UsageError
 from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, parse_location
+from spanwise.orchestrator.storage.url import refuse_url
 from spanwise.scheduler.inspect.artifact_check import Checked, DamageReport, check_artifacts
 from spanwise.scheduler.inspect.database_file import copy_database, find_database_damage
 from spanwise.scheduler.project.settings import Settings
@@ -33,6 +34,7 @@ _ROOT, _DATABASE = "root", "metadata.db"
 _SNAPSHOTS = "snapshots"  # written again when they are missing
 _PASSING = (".scratch", ".checkpoints")
 _ROUNDS = 3
+_COPY = "Name a folder, and copy it to or from object storage with the tools of the storage, such as aws s3 sync"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,7 @@ def restore(settings: Settings, source: Path) -> Backup:
         UsageError: the folder is not a backup, or something is in the way.
         StoreError: the backup's database is damaged.
     """
+    refuse_url("the backup's folder", source, fix=_COPY)
     facts = _read_record(source)
     where = parse_location(settings.metadata)
     if settings.url is not None:
@@ -122,6 +125,7 @@ def restore(settings: Settings, source: Path) -> Backup:
 
 
 def _check(settings: Settings, where: SqliteFile | DatabaseServer, destination: Path, *, files_only: bool) -> None:
+    refuse_url("the backup's folder", destination, fix=_COPY)
     _refuse_url(settings, where)
     if isinstance(where, DatabaseServer) and not files_only:
         dump = {"mysql": "mysqldump --single-transaction", "postgresql": "pg_dump"}[where.kind]

@@ -1,13 +1,17 @@
 """Importer: files of elsewhere become an artifact, by content."""
 
 import shutil
+import uuid
 
 import pytest
 
 from spanwise.components import Importer, Trainer
 from spanwise.orchestrator import Examples, Model, ParameterError, PipelineError
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.orchestrator.storage import machine_copies, open_bucket, parse_url
 from tests.components.flow import Bench, Lake, only
+from tests.contract.object_storage import serve
+from tests.contract.web_server import serve_web
 
 
 @pytest.fixture
@@ -75,7 +79,7 @@ def test_a_source_that_changes_before_it_is_copied_is_refused(source, tmp_path):
     (source / "variables" / "weights").write_bytes(b"\0\1\3")
 
     with pytest.raises(UnreadableInput, match="changed while it was copied; run again"):
-        importer.run(artifact=draft, uri=str(source), content=content)
+        importer.run(artifact=draft, uri=str(source), content=content, revisions={})
 
 
 def test_what_was_imported_outlives_its_source(bench, source):
@@ -84,6 +88,71 @@ def test_what_was_imported_outlives_its_source(bench, source):
     shutil.rmtree(source)
 
     assert (artifact.path / "variables" / "weights").exists()
+
+
+@pytest.fixture(scope="module")
+def home():
+    with serve("moto") as home:
+        yield home
+
+
+@pytest.fixture
+def copies(tmp_path, monkeypatch):
+    """Of this machine, in a folder of their own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    machine_copies.cache_clear()
+    yield tmp_path / "cache"
+    machine_copies.cache_clear()
+
+
+def test_objects_are_imported_by_content(bench, home, copies):
+    """All that is below a folder, or one object; what was uploaded again is the same, what was replaced is another."""
+    url = f"{home}/{uuid.uuid4().hex}"
+    bucket, key = open_bucket(parse_url(home)), parse_url(url).key
+    for name, content in {"model/variables/weights": b"1", "model/graph": b"2", "model-2/graph": b"3"}.items():
+        bucket.write(f"{key}/{name}", content)
+
+    first = imported(bench, f"{url}/model")
+    bucket.write(f"{key}/model/graph", b"2")
+    again = imported(bench, f"{url}/model")
+    bucket.write(f"{key}/model/graph", b"4")
+    other = imported(bench, f"{url}/model")
+    single = imported(bench, f"{url}/model/variables/weights")
+
+    files = {
+        path.relative_to(only(first, "artifact").path).as_posix() for path in only(first, "artifact").path.rglob("*")
+    }
+    assert files == {"variables", "variables/weights", "graph"}
+    assert again.reused == first.id
+    assert only(other, "artifact").path.joinpath("graph").read_bytes() == b"4"
+    assert [path.name for path in only(single, "artifact").path.iterdir()] == ["weights"]
+    assert f"there is nothing at {url}/none" in imported(bench, f"{url}/none").error
+
+
+def test_a_file_of_a_web_server_is_imported(bench, copies):
+    """Under its name, and once as long as it stays the same."""
+    with serve_web() as web:
+        web.files["/models/a b.bin"] = b"weights"
+        first = imported(bench, f"{web.url}/models/a%20b.bin")
+        again = imported(bench, f"{web.url}/models/a%20b.bin")
+
+    assert [path.name for path in only(first, "artifact").path.iterdir()] == ["a b.bin"]
+    assert again.reused == first.id
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("ftp://host/x", "Give a path, or a URL of object storage: s3://…, gs://…, az://…, https://…"),
+        ("https://host/x?sig=secret", "'https://host/x\\?…', a URL with a query, which may be a secret"),
+        ("https://me:secret@host/x", "holds a password"),
+    ],
+)
+def test_a_url_that_cannot_be_imported_is_refused_when_the_pipeline_is_made(uri, said):
+    """Without what may be a secret."""
+    with pytest.raises(ParameterError, match=said) as error:
+        Importer(uri=uri)
+    assert "secret" not in str(error.value).replace("may be a secret", "")
 
 
 def test_nothing_there_is_told_with_the_path(bench, tmp_path):

@@ -33,27 +33,33 @@ def test_a_file_url_is_refused_with_its_path():
         refuse_url("Pusher.destination", "file:///data/models")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Importer(uri="s3://models/one", kind=Model),
-        lambda: Command(shell="cp x {report}/n", reads=["s3://b/x"], outputs={"report": Report}),
-    ],
-    ids=["Importer", "Command"],
-)
-def test_a_component_refuses_a_url_when_it_is_made(make):
-    """Not when it runs, in a folder called `s3:`."""
-    with pytest.raises(ParameterError, match="a URL, but only paths of this machine work here"):
-        make()
+def test_a_component_refuses_a_url_when_it_is_made():
+    """Not when it runs, in a folder called `s3:`; it says how files of object storage become an input."""
+    with pytest.raises(
+        ParameterError, match=r"only paths of this machine work here. Import it, .*Importer\(uri='s3://b/x'"
+    ):
+        Command(shell="cp x {report}/n", reads=["s3://b/x"], outputs={"report": Report})
 
 
-@pytest.mark.parametrize("home", ["https://host", "hdfs://lake", "S3://lake"])
+@pytest.mark.parametrize("home", ["ftp://host", "hdfs://lake", "S3://lake"])
 def test_an_input_or_a_destination_is_here_or_in_object_storage(home):
     """Any other URL is refused, with those that work."""
-    with pytest.raises(ParameterError, match=r"Give a path, or a URL of object storage: s3://…, gs://…, az://…\.$"):
+    with pytest.raises(ParameterError, match=r"Give a path, or a URL of object storage: s3://…, gs://…, az://…, https"):
         ExampleGen(pattern=f"{home}/{{SPAN}}/*.csv")
     with pytest.raises(ParameterError, match=r"Give a path, or a URL of object storage: s3://…, gs://…, az://…\.$"):
         Pusher(model=Importer(uri="x", kind=Model)["artifact"], destination=f"{home}/models")
+    with pytest.raises(ParameterError, match="a URL, but paths of this machine and object storage work here"):
+        Pusher(model=Importer(uri="x", kind=Model)["artifact"], destination="https://host/models")
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_backup_at_a_url_is_refused(tmp_path, monkeypatch, capsys, command):
+    """And no folder called `s3:` is made."""
+    monkeypatch.chdir(tmp_path)
+
+    assert main([command, "s3://lake/backup"]) == 2
+    assert "copy it to or from object storage with the tools of the storage" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_root_that_is_another_url_is_refused(tmp_path, monkeypatch, capsys):

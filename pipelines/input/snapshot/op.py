@@ -12,6 +12,7 @@ from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_gra
 from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops, rebuild
 from spanwise.pipelines.input.snapshot.settings import Compression, CompressionName, SnapshotSettings
 from spanwise.pipelines.input.snapshot.state import Mode
+from spanwise.pipelines.input.snapshot.storage import files_at
 from spanwise.pipelines.input.snapshot.stream import SnapshotStream
 
 
@@ -53,6 +54,7 @@ def add_snapshot(
     """
     if files_by not in FILES_BY:
         raise DatasetError(f"snapshot(files_by={files_by!r}): wants one of {', '.join(FILES_BY)}.")
+    files_at(path)  # refuses what is no place for snapshots
     stamps = () if mode == "passthrough" else stamp_files(dataset.op)  # before the fingerprint, which reads files
     graph = "" if mode == "passthrough" else of_graph(dataset.op, files_by=files_by)
     op = Snapshot(

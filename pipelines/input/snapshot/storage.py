@@ -1,4 +1,4 @@
-"""Where snapshots are stored: a local folder, or one behind an fsspec URL. Only this module touches storage.
+"""Where snapshots are stored: a local folder, or one in object storage. Only this module touches storage.
 
 A file appears complete or not at all, is on disk before the call returns, and never changes afterwards, except by
 `replace`. Names are relative to the root, with `/`.
@@ -15,10 +15,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spanwise.orchestrator import durable
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import Conflict, DatasetError
+from spanwise.orchestrator.storage import (
+    SCHEMES,
+    ObjectInfo,
+    ObjectUrl,
+    StorageBucket,
+    as_os_errors,
+    is_readable_url,
+    is_web_url,
+    open_bucket,
+    parse_url,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -206,92 +217,69 @@ class LocalFiles(Files):
             os.close(handle)
 
 
-class RemoteFiles(Files):
-    """A folder behind an fsspec URL, such as `s3://bucket/snapshots`.
+class BucketFiles(Files):
+    """A folder in object storage, such as `s3://bucket/snapshots`. A file is an object, which is put whole.
 
-    An object store puts a file whole, and conditionally where it supports this (S3, GCS, Azure). Where it does not, two
-    writers that end together may both consider themselves the winner: readers then follow the later one, and the
-    files of both stay, so that nobody reads half of anything.
+    What goes wrong is an OSError, as with a disk.
     """
 
     remote = True
 
-    def __init__(self, url: str) -> None:
-        import fsspec
-
-        try:
-            # Without cached listings: we look for writers on other machines.
-            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-        except (ValueError, ImportError) as error:
-            raise DatasetError(f"snapshot(path={url!r}): {error}") from error
+    def __init__(self, url: ObjectUrl) -> None:
         self._url = url
 
     def __str__(self) -> str:
-        return self._url
-
-    def _at(self, name: str) -> str:
-        return f"{self._root}/{name}" if name else str(self._root)
+        return str(self._url)
 
     def read(self, name: str) -> bytes | None:
-        try:
-            content: bytes = self._fs.cat_file(self._at(name))
-        except FileNotFoundError:
-            return None
-        return content
+        with as_os_errors():
+            found = self._bucket.read(self._key(name))
+        return None if found is None else found[0]
 
     def map(self, name: str) -> pa.Buffer:
         import pyarrow as pa
 
-        return pa.py_buffer(self._fs.cat_file(self._at(name)))
+        content = self.read(name)
+        if content is None:
+            raise FileNotFoundError(f"{self._url / name} does not exist")
+        return pa.py_buffer(content)
 
     def replace(self, name: str, parts: Parts) -> None:
-        self._fs.pipe_file(self._at(name), b"".join(parts))
+        with as_os_errors():
+            self._bucket.write(self._key(name), b"".join(parts))
 
     def create(self, name: str, parts: Parts) -> bool:
-        try:
-            self._fs.pipe_file(self._at(name), b"".join(parts), mode="create")
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if _is_taken(error):
+        with as_os_errors():
+            try:
+                self._bucket.write(self._key(name), b"".join(parts), replacing="")
+            except Conflict:
                 return False
-            raise
         return True
 
     def share(self, old: str, new: str) -> None:
-        self._fs.copy(self._at(old), self._at(new))
+        with as_os_errors():
+            self._bucket.copy(self._key(old), self._key(new))
 
     def make_folder(self, name: str) -> None:
-        """Object stores have no folders."""
+        """Object storage has no folders."""
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.rm(self._at(name), recursive=True)
+        with as_os_errors():
+            below = [info.key for info in self._bucket.list(self._key(name))]
+            self._bucket.delete([self._key(name), *below])
 
     def folders(self, name: str) -> list[str]:
-        return sorted(PurePosixPath(e["name"]).name for e in self._entries(name) if e["type"] == "directory")
+        with as_os_errors():
+            return sorted(self._bucket.list_folder(self._key(name))[0])
 
     def sizes(self, name: str) -> dict[str, int]:
-        files = [entry for entry in self._entries(name) if entry["type"] == "file"]
-        return dict(sorted((PurePosixPath(entry["name"]).name, int(entry["size"])) for entry in files))
+        return {PurePosixPath(info.key).name: info.size_bytes for info in self._objects(name)}
 
     def drafts(self, name: str) -> list[str]:  # noqa: ARG002  files are put whole here
         return []
 
-    def _entries(self, name: str) -> list[dict[str, Any]]:
-        self._fs.invalidate_cache(self._at(name))
-        try:
-            entries: list[dict[str, Any]] = self._fs.ls(self._at(name), detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return [entry for entry in entries if entry["name"].rstrip("/") != self._at(name).rstrip("/")]
-
     def changed(self, name: str) -> float | None:
-        times = [
-            entry.get("LastModified") or entry.get("mtime") or entry.get("created") for entry in self._entries(name)
-        ]
-        known = [moment.timestamp() if hasattr(moment, "timestamp") else float(moment) for moment in times if moment]
-        return max(known, default=None)
+        return max((info.modified_ns / 1e9 for info in self._objects(name)), default=None)
 
     def lock(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002  nobody can be excluded
         return contextlib.nullcontext()
@@ -302,11 +290,17 @@ class RemoteFiles(Files):
     def is_used(self, name: str) -> bool | None:  # noqa: ARG002  as above
         return None
 
+    def _objects(self, name: str) -> list[ObjectInfo]:
+        """Those right in a folder."""
+        with as_os_errors():
+            return sorted(self._bucket.list_folder(self._key(name))[1], key=lambda info: info.key)
 
-def _is_taken(error: OSError) -> bool:
-    """Whether the condition of a put failed: stores answer 412, or 409 during another put."""
-    text = f"{error} {error.__cause__}"
-    return any(code in text for code in ("PreconditionFailed", "ConditionalRequestConflict", "pre-conditions", "412"))
+    @property
+    def _bucket(self) -> StorageBucket:
+        return open_bucket(self._url.home)
+
+    def _key(self, name: str) -> str:
+        return (self._url / name).key if name else self._url.key
 
 
 def from_anywhere(path: str | os.PathLike[str]) -> str:
@@ -316,8 +310,17 @@ def from_anywhere(path: str | os.PathLike[str]) -> str:
 
 
 def files_at(path: str | os.PathLike[str]) -> Files:
-    """The files below a folder or an fsspec URL."""
+    """The files below a folder, or below a URL of object storage.
+
+    Raises:
+        DatasetError: it is a URL of something else.
+    """
     text = os.fspath(path)
-    if "://" in text and not text.startswith("file://"):
-        return RemoteFiles(text.rstrip("/"))
-    return LocalFiles(Path(text.removeprefix("file://")))
+    if "://" not in text or text.startswith("file://"):
+        return LocalFiles(Path(text.removeprefix("file://")))
+    if is_readable_url(text) and not is_web_url(text):
+        return BucketFiles(parse_url(text))
+    raise DatasetError(
+        f"snapshot(path={text!r}): snapshots are kept in a folder or in object storage: "
+        f"{', '.join(f'{name}://…' for name in SCHEMES)}."
+    )

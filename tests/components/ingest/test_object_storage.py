@@ -14,6 +14,7 @@ from spanwise.orchestrator.run import State
 from spanwise.orchestrator.storage import list_objects, machine_copies, open_bucket, parse_url
 from spanwise.orchestrator.testing import Trial
 from tests.contract.object_storage import serve
+from tests.contract.web_server import serve_web
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +129,29 @@ def test_a_cluster_cannot_read_the_copies(lake):
         ParameterError, match="are copied to this machine, where the workers of beam_runner='FlinkRunner'"
     ):
         ExampleGen(pattern=f"{lake.url}/{{SPAN}}/*.csv", beam_runner="FlinkRunner")
+
+
+def test_a_web_servers_files_are_ingested_by_the_span_that_a_run_names(lake, trial):
+    """By the name that the pattern gives it; the newest is unknown, which is said."""
+    with serve_web() as web:
+        web.files["/trips-2024-01.csv"] = b"x\n1\n2\n"
+        pipeline = Pipeline("trips", [ExampleGen(pattern=f"{web.url}/trips-{{YYYY}}-{{MM}}.csv")])
+
+        ran = trial.run(pipeline, span="2024-01")
+        again = trial.run(pipeline, span="2024-01")
+        newest = trial.run(pipeline)
+        missing = trial.run(pipeline, span="2024-02")
+
+    assert sum(ran.artifact("ExampleGen", "examples").properties["rows"].values()) == 2
+    assert again["ExampleGen"].state is State.CACHED
+    assert "cannot be listed" in newest["ExampleGen"].error
+    assert "name a span whose files are there: --span" in missing["ExampleGen"].error
+
+
+@pytest.mark.parametrize("name", ["*.csv", "{SPAN}.csv", "{SPAN:4}/v{VERSION}/a.csv", "{SPAN:4}-[ab].csv"])
+def test_a_web_server_is_asked_for_no_listing(name):
+    """A pattern that would need one is refused when the pipeline is built."""
+    with pytest.raises(
+        ParameterError, match=r"but a web server's files cannot be listed\. Use dates, or numbers of one"
+    ):
+        ExampleGen(pattern=f"https://host/{name}")

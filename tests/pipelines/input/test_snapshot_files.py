@@ -1,17 +1,19 @@
-"""Where snapshots are kept: one contract for a local folder, an S3 server and a file system in memory."""
+"""Where snapshots are kept: one contract for a local folder, an S3 server and objects in memory."""
 
 import os
 import socket
 import threading
 from contextlib import ExitStack
+from datetime import timedelta
 
 import pytest
 
 from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.storage import bucket, forget_buckets
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.snapshot import inventory, split_writer
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
-from spanwise.pipelines.input.snapshot.storage import LocalFiles, RemoteFiles, files_at
+from spanwise.pipelines.input.snapshot.storage import LocalFiles, files_at
 
 
 @pytest.fixture(params=["local", "s3", "memory"])
@@ -68,10 +70,8 @@ def test_create_lets_the_first_one_win(files):
     assert list(files.sizes("f")) == ["a"]
 
 
-def test_of_many_creators_one_wins(files, request):
-    """However close together they come, where the storage has conditional puts."""
-    if "memory" in request.node.name:
-        pytest.skip("a file system in memory has no conditional put")
+def test_of_many_creators_one_wins(files):
+    """However close together they come."""
     won = []
     threads = [threading.Thread(target=lambda n=n: won.append(files.create("f/a", [b"%d" % n]))) for n in range(8)]
     for thread in threads:
@@ -165,19 +165,23 @@ def fail(_handle):
     raise OSError(28, "No space left on device")
 
 
-def test_a_url_of_an_unknown_kind_is_refused():
-    """In words of the one who typed it."""
-    with pytest.raises(DatasetError, match=r"snapshot\(path='nosuch://x'\)"):
-        RemoteFiles("nosuch://x")
+@pytest.mark.parametrize("url", ["nosuch://x", "https://host/x"])
+def test_a_url_of_an_unknown_kind_is_refused(url):
+    """In words of the one who typed it, when it is typed."""
+    with pytest.raises(DatasetError, match=rf"snapshot\(path='{url}'\): .* s3://…, gs://…, az://…"):
+        inputs.range(10).snapshot(url)
 
 
-def test_a_store_that_cannot_be_reached_is_passed_through():
+def test_a_store_that_cannot_be_reached_is_passed_through(s3_url, monkeypatch):
     """Training goes on; the report says why nothing was kept."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/snapshots"
-    with inputs.range(10).snapshot(url).iterator() as iterator:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
+    monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(seconds=1))
+    forget_buckets()
+    with inputs.range(10).snapshot(f"{s3_url}/x").iterator() as iterator:
         elements = list(iterator)
+    forget_buckets()
 
     assert elements == list(range(10))
     assert iterator.reports[0].failed
