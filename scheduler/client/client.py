@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Self
 
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.client.artifacts import ArtifactRecord, find_artifact, find_artifacts
-from spanwise.scheduler.client.models import ModelRecord, find_model
-from spanwise.scheduler.client.pipelines import PipelineRecord, PlannedBackfill, load_file
 from spanwise.scheduler.client.runs import RunRecord
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.inspect import find
@@ -23,6 +21,8 @@ from spanwise.scheduler.project.settings import Settings, read
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.artifact import Artifact
+    from spanwise.scheduler.client.models import ModelRecord
+    from spanwise.scheduler.client.pipelines import PipelineRecord, PlannedBackfill
     from spanwise.scheduler.ledger.heartbeat import SchedulerRecord
     from spanwise.scheduler.ledger.pauses import SchedulePause
     from spanwise.scheduler.ledger.schedule_status import ScheduleStatus
@@ -88,6 +88,8 @@ class Client:
         return self._pipeline(find.pipeline(self.session.store, name))
 
     def _pipeline(self, name: str) -> PipelineRecord:
+        from spanwise.scheduler.client.pipelines import PipelineRecord
+
         return self._pipelines.setdefault(name, PipelineRecord(self.session, name))
 
     def runs(self, limit: int = 20, *, pipeline: str | None = None) -> list[RunRecord]:
@@ -126,6 +128,8 @@ class Client:
         Raises:
             NotRecorded: there is none.
         """
+        from spanwise.scheduler.client.models import find_model
+
         return find_model(self.session, self.artifact(reference).name)
 
     def schedules(self, *names: str) -> list[ScheduleStatus]:
@@ -239,6 +243,7 @@ class Client:
         """
         from spanwise.scheduler.backfill.command import BackfillRequest, plan_request
         from spanwise.scheduler.backfill.plan import BackfillOptions
+        from spanwise.scheduler.client.pipelines import PlannedBackfill
         from spanwise.scheduler.run.launch import ExecutionOptions
 
         request = BackfillRequest(
@@ -266,6 +271,7 @@ class Client:
         """
         from spanwise.scheduler.backfill.command import close_outside, record_plan
         from spanwise.scheduler.client.commands import run_command
+        from spanwise.scheduler.client.pipelines import load_file
 
         if not planned.plan.targets:
             raise UsageError("The plan has no spans, so there is nothing to run.")
@@ -285,6 +291,8 @@ class Client:
             LoadError: it defines no pipeline, or cannot be imported.
             UsageError: an argument is wrong.
         """
+        from spanwise.scheduler.client.pipelines import load_file
+
         return load_file(self.session, str(file), params)
 
     def accept(

@@ -192,16 +192,20 @@ def passes_taint(read: Artifact, made: Artifact) -> bool:
 
 
 def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
-    """The channels on which data is ingested, as seen in recent runs: their artifacts have a span and no inputs."""
-    found = {
-        Address(pipeline, execution.node, key): None
-        for run in itertools.islice(store.runs(pipeline), find.LOOK_BACK)
-        for execution in store.executions(run)
-        for key, made in execution.outputs.items()
+    """The channels on which data is ingested: their artifacts have a span and no inputs.
+
+    That is seen in the newest success of each node of recent runs, and of these alone the artifacts are read.
+    """
+    recent = store.executions_of(list(itertools.islice(store.runs(pipeline), find.LOOK_BACK)))
+    newest = {e.node: e.id for e in sorted(recent, key=lambda e: e.id) if e.state.succeeded and not e.chosen}
+    found = (store.execution(id) for id in newest.values())  # noqa: A001
+    return [
+        Address(pipeline, execution.node, key)
+        for execution in found
         if not any(execution.inputs.values())
-        and any(a.properties.get("span") is not None and a.kind not in _JUDGEMENTS for a in made)
-    }
-    return list(found)
+        for key, made in execution.outputs.items()
+        if any(a.properties.get("span") is not None and a.kind not in _JUDGEMENTS for a in made)
+    ]
 
 
 def _superseded(versions: Sequence[Artifact]) -> list[Artifact]:

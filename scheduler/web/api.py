@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -14,14 +14,20 @@ from spanwise.orchestrator.run import Run
 from spanwise.scheduler.data_service.observation import read_status
 from spanwise.scheduler.formatting import iso_time
 from spanwise.scheduler.inspect import find, lineage, records
+from spanwise.scheduler.inspect.diff import differences_document
 from spanwise.scheduler.inspect.taint import find_calendar, taint_document, trace_taint
-from spanwise.scheduler.ledger.schedule_status import read_forecast
-from spanwise.scheduler.ledger.status_formatting import scheduler_document, status_document
+from spanwise.scheduler.inspect.why import explanation_document
+from spanwise.scheduler.ledger.missed import list_missed
+from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, read_forecast
+from spanwise.scheduler.ledger.status_formatting import scheduler_document, status_document, tick_document
 from spanwise.scheduler.schedule.forecast import forecast_document
-from spanwise.scheduler.web.actions.jobs import list_requests
-from spanwise.scheduler.web.queries.data import snapshot_documents
+from spanwise.scheduler.web.actions.catalog import ACTIONS
+from spanwise.scheduler.web.actions.jobs import list_requests, number_of_job, read_job
+from spanwise.scheduler.web.queries.data import read_service, snapshot_documents
 from spanwise.scheduler.web.queries.health import judge_health, read_schedules
+from spanwise.scheduler.web.queries.logs import find_log
 from spanwise.scheduler.web.queries.model_metrics import read_trained
+from spanwise.scheduler.web.queries.runs import number_of_run
 from spanwise.scheduler.web.queries.search import search
 from spanwise.scheduler.web.queries.spans import find_history, read_channels
 from spanwise.scheduler.web.site import Ask, WebSite
@@ -112,10 +118,63 @@ def _models(site: WebSite, ask: Ask) -> Answer:
     ]
 
 
+def _span(site: WebSite, ask: Ask) -> Answer:
+    pipeline = site.client.pipeline(ask.path["pipeline"])
+    record = pipeline.span(ask.path["span"], node=ask.query.get("node") or None)
+    return {
+        "node": record.address.node,
+        "span": record.span,
+        "span_label": record.label,
+        "state": record.status,
+        "in_window": record.in_window,
+        "versions": [version.document() for version in record.versions()],
+        "runs": [records.run_document(run.run) for run in record.runs()],
+    }
+
+
+def _diff(site: WebSite, ask: Ask) -> Answer:
+    pipeline = site.client.pipeline(ask.path["pipeline"])
+    run = pipeline.run(_number(ask))
+    if not (number := ask.number("with", run.number - 1)):
+        return None
+    before = pipeline.run(number)
+    return differences_document(before.run, run.run, run.diff(before))
+
+
+def _why(site: WebSite, ask: Ask) -> Answer:
+    return explanation_document(site.client.pipeline(ask.path["pipeline"]).run(_number(ask)).why(ask.path["node"]))
+
+
+def _log(site: WebSite, ask: Ask) -> Answer:
+    execution, log = find_log(site, ask)
+    return {
+        "node": execution.node,
+        "attempt": execution.attempt,
+        "state": execution.state.value,
+        "size_bytes": log.size_bytes,
+        "cut": log.cut,
+        "text": log.text,
+    }
+
+
+def _number(ask: Ask) -> int:
+    return number_of_run(ask.path["number"], ask.path["pipeline"])
+
+
 def _schedules(site: WebSite, _ask: Ask) -> Answer:
+    return _describe_schedules(site, site.client.schedules())
+
+
+def _schedule(site: WebSite, ask: Ask) -> Answer:
+    found = read_schedules(site.store, find.pipeline(site.store, ask.path["pipeline"]))
+    missed = [(s.schedule, tick) for s in found for tick in list_missed(site.store, s.schedule.key)]
+    return {**_describe_schedules(site, found), "missed": [tick_document(tick, of) for of, tick in missed]}
+
+
+def _describe_schedules(site: WebSite, statuses: Iterable[ScheduleStatus]) -> dict[str, object]:
     now = datetime.now(UTC)
     found = []
-    for status in site.client.schedules():
+    for status in statuses:
         ahead = read_forecast(site.store, status.schedule.key, now)
         load = site.client.settings.alerts.of(ahead.pipeline).forecast_load
         found.append(status_document(status, forecast_document(ahead, load)))
@@ -155,6 +214,32 @@ def _snapshots(site: WebSite, _ask: Ask) -> Answer:
     return snapshot_documents(site)
 
 
+def _data(site: WebSite, ask: Ask) -> Answer:
+    service = read_service(site)
+    return {"service": None if service is None else service.status, "snapshots": _snapshots(site, ask)}
+
+
+def _actions(_site: WebSite, _ask: Ask) -> Answer:
+    return [
+        {"action": a.name, "title": a.title, "does": a.does, "fields": [each.name for each in a.fields]}
+        for a in ACTIONS.values()
+    ]
+
+
+def _job(site: WebSite, ask: Ask) -> Answer:
+    job = read_job(site, number_of_job(ask.path["number"]))
+    asked = job.request
+    return {
+        "job": asked.number,
+        "who": asked.who,
+        "command": asked.line,
+        "at": iso_time(asked.at),
+        "state": job.state,
+        "exit_code": job.code,
+        "output": job.output,
+    }
+
+
 def _activity(site: WebSite, ask: Ask) -> Answer:
     asked = list_requests(site.store, _limit(ask))
     return [{"job": a.number, "who": a.who, "command": a.line, "at": iso_time(a.at)} for a in asked]
@@ -181,12 +266,40 @@ ENDPOINTS = (
         _spans,
         (("first", "from this span"), ("last", "to this span")),
     ),
+    Endpoint(
+        "/api/pipelines/{pipeline}/spans/{span}",
+        "One span: its versions and its runs",
+        _span,
+        (("node", "that ingests it, where there are several"),),
+    ),
     Endpoint("/api/pipelines/{pipeline}/models", "The models of the last runs, with their metrics", _models, (_COUNT,)),
     Endpoint(
         "/api/pipelines/{pipeline}/tainted/{span}",
         "What learned from a span, as `spanwise tainted --json` prints it",
         _tainted,
         (("version", "of this version"),),
+    ),
+    Endpoint(
+        "/api/runs/{pipeline}/{number}/diff",
+        "What differs from the run before, as `spanwise diff --json` prints it; null for the first",
+        _diff,
+        (("with", "the number of another run"),),
+    ),
+    Endpoint(
+        "/api/runs/{pipeline}/{number}/why/{node}",
+        "Why a node was executed or reused, as `spanwise why --json` prints it",
+        _why,
+    ),
+    Endpoint(
+        "/api/runs/{pipeline}/{number}/log/{node}",
+        "The end of the log of a node",
+        _log,
+        (("attempt", "its number"), ("q", "only the lines that hold this")),
+    ),
+    Endpoint(
+        "/api/pipelines/{pipeline}/schedule",
+        "The schedules of a pipeline, and its missed ticks, as `spanwise schedule status` and `missed` print them",
+        _schedule,
     ),
     Endpoint("/api/schedules", "All schedules, as `spanwise schedule status --json` prints them", _schedules),
     Endpoint("/api/artifacts/{id}", "One artifact, as `spanwise artifacts --json` prints it", _artifact),
@@ -203,6 +316,9 @@ ENDPOINTS = (
         _service,
     ),
     Endpoint("/api/snapshots", "The snapshots, as `spanwise snapshot ls --json` prints them", _snapshots),
+    Endpoint("/api/data", "The data service and the snapshots", _data),
+    Endpoint("/api/actions", "What can be asked for on the page", _actions),
+    Endpoint("/api/jobs/{number}", "What was asked for, and what it has printed so far", _job),
     Endpoint("/api/activity", "What was asked for on the page, and by whom", _activity, (_COUNT,)),
 )  # fmt: skip
 

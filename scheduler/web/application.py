@@ -25,7 +25,7 @@ from spanwise.scheduler.web.guard import Asgi, Guard
 from spanwise.scheduler.web.live import LiveHub
 from spanwise.scheduler.web.pages import ASSETS, Page
 from spanwise.scheduler.web.queries.artifacts import find_file
-from spanwise.scheduler.web.routes import find_view
+from spanwise.scheduler.web.routes import find_route, make_page
 from spanwise.scheduler.web.site import Ask, WebSite
 from spanwise.scheduler.web.views.actions import Redirected
 
@@ -202,12 +202,12 @@ class _Handler:
         return HTMLResponse(self._site.renderer.render(page, visit, path, token), page.status)
 
     def _find_page(self, path: str, ask: Ask) -> Page:
-        found = find_view(path)
+        found = find_route(path)
         if found is None:
             return Page("error.html", "No such page", {"message": f"There is no page {path}."}, status=404)
-        view, places = found
+        route, places = found
         try:
-            return view(self._site, Ask(places, ask.query, ask.form, ask.visit))
+            return make_page(self._site, route, Ask(places, ask.query, ask.form, ask.visit))
         except Redirected:
             raise
         except SpanwiseError as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
 from spanwise.orchestrator.errors import SpanwiseError
-from spanwise.scheduler.web.routes import find_view
+from spanwise.scheduler.web.routes import find_route, make_page
 from spanwise.scheduler.web.site import Ask, WebSite
 
 log = logging.getLogger("spanwise.web")
@@ -70,7 +70,7 @@ class LiveHub:
 
     async def follow(self, page: str) -> AsyncIterator[str]:
         """The events of one reader: the part that changes, each time that it has."""
-        if find_view(urlsplit(page).path) is None:
+        if find_route(urlsplit(page).path) is None:
             yield "event: over\ndata: \n\n"
             return
         topic = self._topics.setdefault(page, _Topic(page))
@@ -116,12 +116,12 @@ class LiveHub:
     def _render(self, page: str) -> tuple[str | None, bool]:
         """The part of a page that changes, None where it cannot be made now; and whether it is whole."""
         parts = urlsplit(page)
-        found = find_view(parts.path)
+        found = find_route(parts.path)
         if found is None:
             return None, True
-        view, places = found
+        route, places = found
         try:
-            shown = view(self._site, Ask(places, dict(parse_qsl(parts.query))))
+            shown = make_page(self._site, route, Ask(places, dict(parse_qsl(parts.query))))
             return self._site.renderer.render_live(shown), shown.whole
         except SpanwiseError as error:
             log.warning("live-page-failed", extra={"page": page, "reason": str(error)})

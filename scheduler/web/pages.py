@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup, escape
 
-from spanwise.scheduler.formatting import format_duration, format_number, format_size, iso_time
+from spanwise.scheduler.formatting import format_duration, format_size, iso_time
 from spanwise.scheduler.web.access import Visit
 from spanwise.scheduler.web.pictures.spans import draw_swatch
 
@@ -40,6 +40,8 @@ class Page:
     tab: str = ""
     status: int = 200
     whole: bool = True  #: nothing that it shows is still being read
+    zone: tzinfo = UTC  #: in which its times are shown
+    twin: str = ""  #: the address of the same as a document
 
 
 class Renderer:
@@ -56,8 +58,8 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
-            duration=format_duration, size=format_size, number=format_number, moment=format_moment, age=format_age,
-            count="{:,}".format,
+            duration=format_duration, size=format_size, number=format_figure, age=format_age, count="{:,}".format,
+            moment=jinja2.pass_context(format_moment),
         )  # fmt: skip
         self._environment.globals.update(state=draw_state, url=make_url, asset=asset_url, swatch=draw_swatch_of)
         self._environment.globals["m"] = self._environment.get_template("macros.html").module
@@ -116,12 +118,17 @@ def draw_state(state: str, title: str = "") -> Markup:
     )
 
 
-def format_moment(moment: datetime | None, zone: tzinfo | None = None) -> Markup:
-    """A moment in a zone, UTC by default; the reader's own is shown on hover."""
+def format_moment(context: Mapping[str, Any], moment: datetime | None, zone: tzinfo | None = None) -> Markup:
+    """A moment in a zone, by default that of the page; the reader's own is shown on hover."""
     if moment is None:
         return Markup('<span class="none">-</span>')
-    text = f"{moment.astimezone(zone or UTC):%Y-%m-%d %H:%M:%S %Z}"
+    text = f"{moment.astimezone(zone or context['page'].zone):%Y-%m-%d %H:%M:%S %Z}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(iso_time(moment), iso_time(moment), text)
+
+
+def format_figure(value: float) -> str:
+    """A figure as people compare it: four significant digits; the documents have all of them."""
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"  # noqa: PLR2004
 
 
 def format_age(moment: datetime | None) -> Markup:

@@ -204,10 +204,15 @@ _ALL = (
         name="acknowledge",
         title="Give up missed ticks",
         does="They need no backfill any more, and are no longer listed.",
-        fields=(_SCHEDULE, _SPAN, _BECAUSE),
+        fields=(
+            _SCHEDULE,
+            FormField(name="span", label="Span", required=False, hint="or A..B for all from A to B"),
+            FormField(name="tick", label="Or tick", required=False, hint="of a schedule without spans"),
+            _BECAUSE,
+        ),
         command=lambda form: [
-            "schedule", "acknowledge", f"--span={form['span'].strip()}", f"--because={form['because'].strip()}", "--",
-            form["pipeline"].strip(),
+            "schedule", "acknowledge", *_given(form, "span", "--span"), *_given(form, "tick", "--tick"),
+            f"--because={form['because'].strip()}", "--", form["pipeline"].strip(),
         ],
     ),
     Action(

@@ -125,6 +125,11 @@ def list_requests(store: Store, limit: int) -> list[ActionRequest]:
     return [record_of(ActionRequest, claim) for claim in claims if claim is not None]
 
 
+def number_of_job(text: str) -> int:
+    """The number of a job, as an address says it; 0, which no job has, for anything else."""
+    return int(text) if text.isdecimal() and len(text) < 10 else 0  # noqa: PLR2004
+
+
 def read_job(site: WebSite, number: int) -> ActionJob:
     """A job with its output so far.
 

@@ -95,7 +95,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); document.getElementById("q").focus(); }
   });
-  document.getElementById("zone").textContent = "Your zone: " + zone;
+  document.getElementById("zone").textContent = "Yours, on hover: " + zone;
   times(document);
   setInterval(() => times(document), 1000);
   const log = document.getElementById("log");

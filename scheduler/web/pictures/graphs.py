@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from spanwise.scheduler.web.pictures.svg import element, join, link, picture
 
-_WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 152.0, 40.0, 22.0, 14.0, 4.0
+_WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 130.0, 40.0, 14.0, 12.0, 4.0
 _SWEEPS = 4
 _CHARACTERS = 16  # of a line in a box
 
@@ -53,6 +53,12 @@ def _layers(keys: Sequence[str], pairs: Sequence[tuple[str, str]]) -> list[list[
         if deeper == depth or max(deeper.values(), default=0) >= len(keys):
             break
         depth = deeper
+    below: Mapping[str, list[str]] = defaultdict(list)
+    for a, b in pairs:
+        below[a].append(b)
+    for key in keys:  # what waits for nothing stands beside its first reader, so that its line is short
+        if not above[key] and below[key]:
+            depth[key] = max(0, min(depth[b] for b in below[key]) - 1)
     layers: list[list[str]] = [[] for _ in range(max(depth.values(), default=0) + 1)]
     for key in keys:
         layers[depth[key]].append(key)
@@ -75,8 +81,8 @@ def _box(box: Box, x: float, y: float) -> Markup:
     return link(
         box.href,
         element("rect", x=x, y=y, width=_WIDE, height=_HIGH, rx=5, class_=f"box {box.state}"),
-        element("text", f"{box.sign} {_cut(box.text)}".strip(), x=x + 8, y=y + 17, class_="name"),
-        element("text", _cut(box.below, _CHARACTERS + 3), x=x + 8, y=y + 32, class_="axis"),
+        element("text", f"{box.sign} {_cut(box.text)}".strip(), x=x + 6, y=y + 17, class_="name"),
+        element("text", _cut(box.below, _CHARACTERS + 3), x=x + 6, y=y + 32, class_="axis"),
         label=label,
     )
 

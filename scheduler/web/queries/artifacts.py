@@ -150,8 +150,11 @@ def _file(site: WebSite, record: ArtifactRecord, name: Path) -> FileView:
 
 
 def _frame(site: WebSite, artifact: int, name: Path) -> str:
-    if name.suffix.lower() not in (".html", ".htm"):
-        return ""
+    return sign_page(site, artifact, str(name)) if name.suffix.lower() in (".html", ".htm") else ""
+
+
+def sign_page(site: WebSite, artifact: int, name: str) -> str:
+    """The address of an HTML page of an artifact, for a sandboxed frame."""
     until = (int(time.time()) // LINKS_S + 2) * LINKS_S  # the same for an hour, so that a live page need not change
     path = f"{artifact}/{name}"
     signature = sign_path(site.policy.key, path, until)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
 from spanwise.scheduler.ledger.holder import find_holder
@@ -52,12 +52,7 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
     if failed:
         times = f"{format_count(len(failed), 'run')} in a row; " if len(failed) > 1 else ""
         return PipelineHealth(
-            word="failing",
-            why=times + single_line(newest.error or newest.state.value),
-            urgent=True,
-            remedy=Remedy(
-                command=shlex.join(["spanwise", "resume", newest.name]), action="resume", fields=(("run", newest.name),)
-            ),
+            word="failing", why=times + explain_failure(store, newest), urgent=True, remedy=_find_remedy(newest)
         )
     for status in schedules:
         if status.paused is not None:
@@ -89,6 +84,22 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
                 ),
             )
     return PipelineHealth(word="on time") if schedules else PipelineHealth(word="not scheduled")
+
+
+def explain_failure(store: Store, run: Run) -> str:
+    """Why a run did not complete: what it says, and the first line of what its failed node says."""
+    said = single_line(run.error or run.state.value)
+    failed = (e for e in store.executions_of([run]) if e.state is State.FAILED and e.error)
+    cause = next((single_line((e.error or "").strip().split("\n")[0]) for e in failed), "")
+    return f"{said}: {cause}" if cause and cause not in said else said
+
+
+def _find_remedy(run: Run) -> Remedy:
+    """What continues a run; a push has nothing to continue, so its log says what to do."""
+    if run.trigger is Trigger.PUSH:
+        return Remedy(command=shlex.join(["spanwise", "logs", run.name]))
+    command = shlex.join(["spanwise", "resume", run.name])
+    return Remedy(command=command, action="resume", fields=(("run", run.name),))
 
 
 def _judge_running(

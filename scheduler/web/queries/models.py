@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from spanwise.orchestrator.serving import channel_of, pushes
+from spanwise.orchestrator.serving import Push, channel_of, pushes
 from spanwise.scheduler.client import ModelRecord
 from spanwise.scheduler.client.models import find_model
 from spanwise.scheduler.web.pages import artifact_url
@@ -23,6 +23,8 @@ MODELS = 40
 
 SLICES = 20
 """How many slices are shown, the largest."""
+
+_PUSHES = 20  # the newest, which are looked through for those of each Pusher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class ModelsView:
     slicings: Sequence[str]
     by: str
     slices: Sequence[MetricRow]  #: of the newest model
-    serving: str  #: name of the model that was pushed last
+    serving: Mapping[str, Sequence[str]]  #: by the name of a model: the places in which it serves
     compared: ComparedModels | None
     older: int | None
 
@@ -87,7 +89,6 @@ def read_models(
     chosen = metric if metric in metrics else (headline(models[0].metrics) if models else "")
     slicings = list(dict.fromkeys(slicing for report in reports for slicing in report.slicings))
     by = by if by in slicings else next(iter(slicings), "")
-    last = next(pushes(site.store, channel_of(models[0].name)), None) if models else None
     return ModelsView(
         models=models,
         reports=reports,
@@ -98,10 +99,21 @@ def read_models(
         slicings=slicings,
         by=by,
         slices=_list_slices(reports, chosen, by),
-        serving="" if last is None else last.model,
+        serving=_list_places(site, models[0].name) if models else {},
         compared=_compare(site, pair, chosen, by) if all(pair) else None,
         older=runs[-1].number if runs and runs[-1].number > 1 else None,
     )
+
+
+def _list_places(site: WebSite, model: str) -> dict[str, list[str]]:
+    """By the name of a model of this channel: where it serves, as the last push of each Pusher says."""
+    last: dict[str, Push] = {}
+    for push in itertools.islice(pushes(site.store, channel_of(model)), _PUSHES):
+        last.setdefault(push.node, push)
+    found: dict[str, list[str]] = {}
+    for push in last.values():
+        found.setdefault(push.model, []).append(push.destination)
+    return found
 
 
 def _draw(models: Sequence[TrainedModel], reports: Sequence[EvaluationReport], metric: str) -> Markup:

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.scheduler.formatting import elapsed_s, format_duration, format_run_span, run_calendar
+from spanwise.scheduler.formatting import elapsed_s, format_duration, format_run_span, run_calendar, single_line
 from spanwise.scheduler.inspect import artifact_summary, records
 from spanwise.scheduler.web.pages import SIGNS, run_url, style_of
 from spanwise.scheduler.web.pictures.charts import Bar, draw_gantt
@@ -23,6 +24,17 @@ PER_PAGE = 25
 MOST_PER_PAGE = 100
 LOOK_BACK = 3000
 """How many runs are looked through for those that a filter selects; older ones are on the next page."""
+
+
+def number_of_run(text: str, pipeline: str) -> int:
+    """The number of a run, as an address says it.
+
+    Raises:
+        NotRecorded: it is no number, so there is no such run.
+    """
+    if not text.isdecimal() or len(text) > 9:  # noqa: PLR2004
+        raise NotRecorded(f"{text!r} is not the number of a run. See:  spanwise runs {pipeline}")
+    return int(text)
 
 
 def took_s(record: Run | Execution) -> float | None:
@@ -70,6 +82,7 @@ class RunGrid:
     runs: Sequence[Run]  #: newest first
     nodes: Sequence[str]
     cells: Mapping[tuple[str, int], GridCell]  #: by node and run
+    errors: Mapping[int, str]  #: by run: why it did not complete
     longest_s: float
     older: int | None  #: the next page begins below this number
     looked_back: bool  #: the search ended before the first run
@@ -110,10 +123,19 @@ def read_grid(site: WebSite, pipeline: str, chosen: RunFilter, *, before: int | 
         runs=runs,
         nodes=nodes,
         cells=cells,
+        errors={run.number: _explain(run, executions) for run in runs if run.error},
         longest_s=longest,
         older=last if last > 1 else None,
         looked_back=looked == LOOK_BACK and last > 1,
     )
+
+
+def _explain(run: Run, executions: Mapping[tuple[str, int], Execution]) -> str:
+    """What the run says, and what its failed node says, a line each."""
+    found = (executions.get((node, run.number)) for node in run.nodes)
+    failed = next((e for e in found if e is not None and e.state is State.FAILED and e.error), None)
+    said = [run.error, "" if failed is None else failed.error]
+    return ": ".join(dict.fromkeys(single_line(text.strip().split("\n")[0]) for text in said if text))
 
 
 def _order_nodes(runs: Sequence[Run]) -> list[str]:

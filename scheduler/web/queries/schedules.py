@@ -23,7 +23,6 @@ from spanwise.scheduler.ledger.schedule_status import (
     recovery_commands,
 )
 from spanwise.scheduler.ledger.ticks import TickRecord
-from spanwise.scheduler.run.launch import parse_time
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.forecast import format_forecast
 from spanwise.scheduler.schedule.preview import list_coming
@@ -54,6 +53,12 @@ class ScheduleView:
     recover: Sequence[str]
     acknowledge: Sequence[str]
     forecast: Mapping[str, str]
+
+    @property
+    def missed_spans(self) -> str:
+        """The spans of missed ticks from the first to the last, as a form takes them; empty where none has one."""
+        spans = [span for record in self.missed for span in record.spans if record.tick.span is not None]
+        return f"{self.label(min(spans))}..{self.label(max(spans))}" if spans else ""
 
     def label(self, span: int | None) -> str:
         return format_span(span, self.calendar)
@@ -100,6 +105,8 @@ def read_simulation(site: WebSite, status: ScheduleStatus, wanted: Mapping[str, 
     Raises:
         UsageError: a time or a duration cannot be read, the range is too long, or its spans are a function of the file.
     """
+    from spanwise.scheduler.run.launch import parse_time  # all that a run needs comes with it, 0.1 s of the start
+
     table = status.schedule.timetable
     if isinstance(table.span, CustomSpanRule):
         raise UsageError(

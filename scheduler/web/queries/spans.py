@@ -1,4 +1,4 @@
-"""The spans of a pipeline as a picture and a table, zoomed to a range; and one span."""
+"""The spans of a pipeline as a picture and a table, zoomed to a range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SpanwiseError, UsageError
-from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Address, SpanSummary
 from spanwise.scheduler.client import PipelineRecord
 from spanwise.scheduler.formatting import single_line
@@ -248,8 +247,3 @@ def _row(history: SpanHistory, calendar: Calendar, span: int, status: SpanStatus
         run=None if run is None else run.number,
         in_window=span in history.window,
     )
-
-
-def runs_of_span(site: WebSite, pipeline: str, label: str) -> list[Run]:
-    """The recent runs that were asked for a span."""
-    return [record.run for record in site.client.pipeline(pipeline).runs(span=label, limit=20)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spanwise.orchestrator.errors import NotRecorded, SpanwiseError, UsageError
 from spanwise.scheduler.client.commands import run_text
 from spanwise.scheduler.web.actions.catalog import ACTIONS, Action
-from spanwise.scheduler.web.actions.jobs import list_requests, read_job, start_job
+from spanwise.scheduler.web.actions.jobs import list_requests, number_of_job, read_job, start_job
 from spanwise.scheduler.web.pages import Page, make_url
 from spanwise.scheduler.web.site import Ask, WebSite
 
@@ -67,8 +67,7 @@ def show_action(site: WebSite, ask: Ask) -> Page:
 
 def show_job(site: WebSite, ask: Ask) -> Page:
     """What a command prints, live."""
-    text = ask.path["number"]
-    job = read_job(site, int(text) if text.isdecimal() and len(text) < 10 else 0)  # noqa: PLR2004
+    job = read_job(site, number_of_job(ask.path["number"]))
     return Page("job.html", job.request.line, {"job": job}, tab="activity")
 
 

@@ -9,7 +9,8 @@ from spanwise.scheduler.inspect import find
 from spanwise.scheduler.web.pages import Page
 from spanwise.scheduler.web.queries.overview import read_overview
 from spanwise.scheduler.web.queries.runs import MOST_PER_PAGE, PER_PAGE, RunFilter, read_grid, took_s
-from spanwise.scheduler.web.queries.spans import read_spans, runs_of_span
+from spanwise.scheduler.web.queries.span import read_span
+from spanwise.scheduler.web.queries.spans import read_spans
 from spanwise.scheduler.web.site import Ask, WebSite
 
 
@@ -57,20 +58,8 @@ def show_spans(site: WebSite, ask: Ask) -> Page:
 
 
 def show_span(site: WebSite, ask: Ask) -> Page:
-    """One span: its versions, its runs, and what has learned from it."""
+    """One span: its versions with their statistics and anomalies, its runs, and the models that learned from it."""
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
-    record = site.client.pipeline(pipeline).span(ask.path["span"], node=ask.query.get("node") or None)
-    versions = record.versions()
-    tainted = record.taint() if versions else None
-    everything = record.taint(version=None) if versions else None
-    facts = {
-        "record": record,
-        "versions": [(v, v.verdicts()) for v in reversed(versions)],
-        "runs": runs_of_span(site, pipeline, record.label),
-        "tainted": tainted,
-        "everything": everything,
-        "source": site.client.pipeline(pipeline).source,
-        "before": record.calendar.label(record.span - 1),
-        "after": record.calendar.label(record.span + 1),
-    }
-    return Page("span.html", f"{record.label} of {pipeline}", facts, pipeline, "spans")
+    view = read_span(site, pipeline, ask.path["span"], ask.query.get("node") or None)
+    facts = {"view": view, "record": view.record, "source": site.client.pipeline(pipeline).source}
+    return Page("span.html", f"{view.record.label} of {pipeline}", facts, pipeline, "spans")

@@ -9,12 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.orchestrator import State
+from spanwise.orchestrator import Execution, State
+from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
-from spanwise.scheduler.web.views.runs import read_log
+from spanwise.scheduler.web.actions.jobs import record_request
+from spanwise.scheduler.web.queries.logs import read_log
+from spanwise.scheduler.web.routes import ROUTES
 from tests.scheduler.client.conftest import FIRST
 from tests.scheduler.client.test_client import a_week
 
@@ -185,6 +191,85 @@ def test_an_artifact_shows_its_rows_files_and_lineage(past, page):
     assert page(f"/download/{examples.id}/secret").status_code == 404
 
 
+def test_times_are_in_the_zone_of_the_schedule(past, page):
+    """On every page of the pipeline, also in what comes up to date by itself; in UTC where it was never scheduled."""
+    past.begin(FIRST, started=datetime(2026, 3, 9, 2, 30, tzinfo=UTC), ended=datetime(2026, 3, 9, 3, tzinfo=UTC))
+    before = text_of(page("/p/flights/runs"))
+    table = Timetable("calm", cron="0 3 * * *", zone="America/New_York", span=days_before(1))
+    past.store.begin_run(replace(past.run, pipeline="calm", number=0, nodes=("One",)))
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=datetime.now(UTC), source="f.py", calendar="day"))
+
+    assert "2026-03-09 02:30:00 UTC" in before
+    for path in ("/p/calm/runs", "/runs/calm/1"):
+        assert "2026-03-08 22:30:00 EDT" in text_of(page(path))
+        assert "Times are in America/New_York." in text_of(page(path))
+
+
+def test_every_page_has_a_document(past, site, page):
+    """Named in its head; what a filter of the page selects, the document selects too."""
+    a_week(past)
+    number = record_request(site.store, ["gc", "--dry-run"], "ann")
+    past.do("Trainer", state=State.FAILED)
+    log = past.folder / "log"
+    log.write_text("out of memory\n")
+    run = past.store.run("flights", past.run.number)
+    (failed,) = (e for e in past.store.executions_of([run]) if e.node == "Trainer")
+    past.store.begin(replace(failed, id=0, attempt=2, log=str(log), state=State.RUNNING))
+    places = {
+        "pipeline": "flights", "span": "2013-01-02", "id": "1", "action": "gc", "number": str(run.number),
+        "node": "Trainer",
+    }  # fmt: skip
+    twins = {}
+    for route in ROUTES:
+        path = re.sub(r"[(][?]P<(\w+)>[^)]*[)]", lambda place: places[place[1]], route.pattern.pattern)
+        path = path.replace(f"/jobs/{run.number}", f"/jobs/{number}")
+        found = page(f"{path}?q=light&span=2013-01-02")
+        assert found.status_code == 200, path
+        twin = re.search(r'type="application/json" href="([^"]+)"', found.text)[1].replace("&amp;", "&")
+        twins[path] = page(twin)
+        assert twins[path].status_code == 200, twin
+
+    assert [run["number"] for run in twins["/p/flights/runs"].json()] == [2]
+    assert twins["/p/flights/tainted"].json()["span_label"] == "2013-01-02"
+    assert twins["/search"].json()[0]["name"] == "flights"
+    assert twins[f"/jobs/{number}"].json()["command"] == "spanwise gc --dry-run"
+    assert len(twins["/p/flights/spans/2013-01-02"].json()["versions"]) == 1
+
+
+def test_a_missed_tick_is_given_up_by_a_form_that_names_it(past, page):
+    """By its span, or by its name where the schedule has none; all at once where there are several."""
+    table = Timetable("flights", cron="0 3 * * *", zone="UTC", span=days_before(1))
+    past.begin(FIRST)
+    began = datetime(2013, 1, 3, 3, tzinfo=UTC)
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="flights.py", calendar="day"))
+    missed = TickEnd(outcome=TickOutcome.MISSED, why="no scheduler ran")
+    for number in range(2):
+        at = began + timedelta(days=number)
+        tick = Tick(at=at, name=f"{at:%Y-%m-%dT%H:%M}", wall=at, span=FIRST + 1 + number)
+        claim_tick(past.store, "flights", tick, holder=1, now=at, end=missed)
+    found = page("/p/flights/schedule")
+
+    assert "2 missed" in text_of(found)
+    assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-02"' in found.text
+    assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-02..2013-01-03"' in found.text
+    form = page("/do/acknowledge?pipeline=flights&tick=2013-01-03T03:00&because=a+holiday")
+    assert "spanwise schedule acknowledge --tick=2013-01-03T03:00 " in form.text
+
+
+def test_a_failure_says_why_where_it_is_first_seen(past, page):
+    """What the node has said is on the overview and in the list of runs."""
+    run = past.begin(FIRST, nodes=("ExampleGen",))
+    begun = past.store.begin(Execution(pipeline="flights", run=1, node="ExampleGen", component="ExampleGen"))
+    past.store.publish(replace(begun, state=State.FAILED, error="no file of span 2013-01-01\nin data"))
+    past.store.update_run(replace(run, state=State.FAILED, error="ExampleGen failed"))
+
+    for path in ("/", "/p/flights/runs"):
+        assert "ExampleGen failed: no file of span 2013-01-01" in text_of(page(path))
+    pushed = past.begin(FIRST, trigger=Trigger.PUSH)  # has nothing to resume
+    past.store.update_run(replace(pushed, state=State.FAILED, error="rejected"))
+    assert "spanwise logs flights/2" in text_of(page("/"))
+
+
 def test_models_are_shown_with_metrics_beside_the_baseline(past, page):
     """As a chart with the table below it; two can be compared."""
     model = a_week(past)
@@ -246,8 +331,9 @@ def test_the_api_gives_the_documents_of_the_commands(past, page, spanwise):
     assert page("/api/runs/flights/99").status_code == 404
     assert page("/api/runs/flights/99").json()["kind"] == "NotRecorded"
     assert page("/api/nothing").status_code == 404
-    for path in described["paths"]:
-        asked = path.format(pipeline="flights", number=3, id=1, span="2013-01-02")
+    without = [path for path in described["paths"] if "/log/" not in path and "/jobs/" not in path]  # there is none
+    for path in without:
+        asked = path.format(pipeline="flights", number=3, id=1, span="2013-01-02", node="Trainer")
         assert page(asked).status_code == 200, asked
 
 

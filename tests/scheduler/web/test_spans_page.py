@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spanwise.orchestrator import State
+from spanwise.orchestrator import Anomalies, State
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.inspect import span_history
 from spanwise.scheduler.web.queries import spans as queries
@@ -169,3 +169,27 @@ def test_a_long_history_is_shown_from_its_newest_spans_while_the_rest_is_read(pa
     assert "Reading older spans; the newest 2 are here already." in text_of(early)
     assert len(states_of(late)) == 6
     assert "Reading older spans" not in late.text
+
+
+def test_a_span_shows_what_was_measured_in_each_version_and_which_models_read_it(past, page):
+    """Statistics and anomalies with their pages in frames; each model beside the version that it learned from."""
+    first = past.ingest(FIRST)
+    past.train([first])
+    second = past.ingest(FIRST, version=2)
+    statistics = past.count(second)["statistics"][0]
+    facts = {"span": FIRST, "found": 2, "severity": "warning"}
+    past.do("ExampleValidator", {"statistics": [statistics]}, anomalies=[past.draft(Anomalies, **facts)])
+    (statistics.path / "statistics.html").write_text("<h1>nine rows</h1>")
+    past.train([second])
+    found = page("/p/flights/spans/2013-01-01")
+    rows = re.findall(r"<tr>(.*?)</tr>", found.text, re.DOTALL)
+    frame = re.search(r'<iframe sandbox src="([^"]+)" title="statistics.html of StatisticsGen"', found.text)[1]
+
+    assert "StatisticsGen" in rows[1]
+    assert "2 found, warning" in rows[1]
+    assert "StatisticsGen" not in rows[2]
+    assert "nine rows" in page(frame).text
+    assert [re.findall(r">(?:flights/Trainer/model/)?(\d+)<", row) for row in rows if "Trainer/model" in row] == [
+        ["2", "2"], ["1", "1"],
+    ]  # fmt: skip
+    assert "sandbox" in page(frame).headers["content-security-policy"]
