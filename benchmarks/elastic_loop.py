@@ -18,9 +18,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final, Literal, TypeAlias
 
+from benchmarks import elastic_job
+from benchmarks.elastic_job import RATE
 from benchmarks.elastic_model import CompiledStep, create_model, eager
 from benchmarks.elastic_records import (
     BATCH,
@@ -56,8 +59,6 @@ DOCUMENT_S: Final[Mapping[Phase, float]] = {
 }
 """The document's seconds; 51.0 with what stands between them."""
 
-RATE: Final = 1e-3
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSizes:
@@ -73,7 +74,7 @@ class LoopTimes:
     """One form of the loop, as measured."""
 
     name: str
-    change: str  #: which of the document's changes: "", "dataset", "overlap", "compiled step", "all"
+    change: str  #: which of the document's changes: "", "dataset", "overlap", "compiled step"
     step_s: float  #: from one step to the next
     seconds: Mapping[Phase, float]  #: of the median step
 
@@ -84,17 +85,31 @@ class LoopTimes:
         return max(input_s, self.step_s - input_s)
 
 
-def measure(run_s: float) -> tuple[float, Sequence[LoopTimes]]:
-    """Runs every form twice for `run_s`; returns the share of a core that computing had, and the forms.
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a run of all forms has found."""
 
-    The first form is the loop unchanged, the last has all changes.
-    """
+    core_share: float  #: of a core that computing had
+    forms: Sequence[LoopTimes]  #: the first is the loop unchanged
+    jobs: Mapping[str, elastic_job.JobTimes]  #: an `ElasticJob` in place of the loop, by its form
+
+
+def measure(run_s: float) -> Measured:
+    """Runs every form twice for `run_s`."""
     with tempfile.TemporaryDirectory() as folder, parameter_server() as server:
         sizes, core_share = _calibrate(Path(folder), server)
         data = LoopData.create(sizes, Path(folder), server)
         forms = tuple(loop_forms(data))
         rounds = [[run(form, data, run_s) for form in forms] for _ in range(2)]  # in turns: noise meets all of them
-        return core_share, [min(tries, key=lambda times: times.step_s) for tries in zip(*rounds, strict=True)]
+        best = [min(tries, key=lambda times: times.step_s) for tries in zip(*rounds, strict=True)]
+        examples = elastic_job.write_examples(Path(folder), data.path, data.record_bytes)
+        steps = round(run_s / best[0].step_s)
+        create = partial(create_model, sizes.hidden, sizes.table)
+        jobs = {
+            name: min((elastic_job.run(name, examples, create, steps) for _ in range(2)), key=lambda job: job.step_s)
+            for name in elastic_job.FORMS
+        }
+        return Measured(core_share=core_share, forms=best, jobs=jobs)
 
 
 def shares(seconds: Mapping[Phase, float]) -> dict[Phase, float]:
@@ -229,7 +244,7 @@ class LoopData:
 
 
 def loop_forms(data: LoopData) -> Iterator[LoopForm]:
-    """The loop unchanged, then with each change, then with all of them."""
+    """The loop unchanged, then with each change; with all of them it is an `ElasticJob`."""
     compiled = CompiledStep(data.model)
     records = from_generator(record_batches, data.path, data.record_bytes).options(optimize=False)
     blocks = from_generator(read_blocks, data.path, data.record_bytes).options(optimize=False)
@@ -249,8 +264,6 @@ def loop_forms(data: LoopData) -> Iterator[LoopForm]:
     ):
         yield LoopForm(name=name, change="overlap", gradient=eager, dataset=dataset, switch_s=switch_s)
     yield LoopForm(name="the compiled step", change="compiled step", gradient=compiled)
-    both = blocks.map(preprocess, num_parallel=1, stateless=True).prefetch(2)
-    yield LoopForm(name="all together", change="all", gradient=compiled, dataset=both)
 
 
 def run(form: LoopForm, data: LoopData, run_s: float, *, warm_up: int = 8) -> LoopTimes:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import resource
-import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,9 +27,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from benchmarks.figures import Figure, at_least, at_most, show
+from benchmarks.figures import Figure, at_least, at_most, median_s, show
 from benchmarks.input_peers import features, rate
 from spanwise.pipelines.input import sources
+from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.dispatcher.journal import Journal
 from spanwise.pipelines.input.service.dispatcher.records import AcquireClient, CreateJob, LeaseSplits
@@ -102,6 +103,7 @@ class Served(contextlib.ExitStack):
     def __init__(self, workers: int = WORKERS, *options: str) -> None:
         super().__init__()
         self.pids: list[int] = []
+        self._prefix: tuple[str, ...] = ()
         self.target = self.start("spanwise", "service", "dispatcher", "--port", "0", *options)
         for _ in range(workers):
             self.start("spanwise", "service", "worker", self.target)
@@ -109,7 +111,7 @@ class Served(contextlib.ExitStack):
     def start(self, *arguments: str) -> str:
         """Starts a process of ours that serves; gives the last word of its first line."""
         process = self.enter_context(
-            subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
+            subprocess.Popen([*self._prefix, sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
         )
         self.callback(process.terminate)
         self.pids.append(process.pid)
@@ -163,50 +165,71 @@ def _bare(ports: list[str], rows: int) -> Iterator[int]:
 # Reading without shared memory.
 
 NAMESPACE = "spanwise-bench"
-DELAY = "1ms"
+DELAY_S = 0.001
 
 
 class Apart(Served):
-    """Workers that lend no memory, as on other machines."""
+    """Servers that lend no memory, as on other machines; in a network namespace, if one is named."""
 
-    def __init__(self) -> None:
-        super().__init__(0)
-        for _ in range(WORKERS):
-            self.start("benchmarks.service_worker", self.target)
+    def __init__(self, namespace: str = "", delay_s: float = 0.0) -> None:
+        contextlib.ExitStack.__init__(self)
+        self.pids = []
+        self._prefix = ("ip", "netns", "exec", namespace) if namespace else ()
+        ports = _free_ports(1 + WORKERS)
+        if namespace:  # at the same ports on both sides, so that the addresses of workers hold on both
+            self._start_relay(namespace, delay_s, ports)
+        self.target = self.start("spanwise", "service", "dispatcher", "--port", str(ports[0]))
+        for port in ports[1:]:
+            self.start("benchmarks.service_worker", self.target, str(port))
+
+    def _start_relay(self, namespace: str, delay_s: float, ports: list[int]) -> None:
+        prefix, self._prefix = self._prefix, ()
+        self.start("benchmarks.service_relay", namespace, str(delay_s), *map(str, ports))
+        self._prefix = prefix
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def _apart(files: list[str]) -> Iterator[Figure]:
-    """The same batches sent; on this machine, and over a network namespace whose packets take a millisecond."""
-    yield Figure(name="batches of 1,024, not shared", value=read_apart(files), unit="M rows/s")
+    """Batches that are sent: on this machine; and into a network namespace, by a relay that holds them or does not."""
+    yield Figure(name="batches of 1,024, not shared", value=_read_apart(Apart(), files), unit="M rows/s")
     ip = ["ip", "netns"]
-    if (
-        shutil.which("tc") is None
-        or subprocess.run([*ip, "add", NAMESPACE], check=False, capture_output=True).returncode
-    ):
-        return  # it takes root and iproute2
+    if subprocess.run([*ip, "add", NAMESPACE], check=False, capture_output=True).returncode:
+        print("no figure over a network: it takes root and iproute2", file=sys.stderr)
+        return
     try:
-        inside = [*ip, "exec", NAMESPACE]
-        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        delay = [*inside, "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", DELAY]
-        if subprocess.run(delay, check=False, capture_output=True).returncode:
-            print("no figure over a network: this kernel has no netem", file=sys.stderr)
-            return
-        command = [*inside, sys.executable, "-m", "benchmarks.service", "--apart", *files]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        subprocess.run([*ip, "exec", NAMESPACE, "ip", "link", "set", "lo", "up"], check=True)
+        near = _read_apart(Apart(NAMESPACE), files)
+        yield Figure(name="the same over a relay into a network namespace", value=near, unit="M rows/s")
+        with Apart(NAMESPACE, DELAY_S) as served:
+            connection = ServiceConnection(served.target, Security())
+            answer_s = median_s(lambda: connection.ask(GetStatus()), times=20)
+            connection.close()
+        far = _read_apart(Apart(NAMESPACE, DELAY_S), files)
+        packed = _read_apart(Apart(NAMESPACE, DELAY_S), files, "lz4")
     finally:
         subprocess.run([*ip, "del", NAMESPACE], check=False)
-    value = float(done.stdout.splitlines()[-1])
-    yield Figure(name=f"the same over a network with a delay of {DELAY} each way", value=value, unit="M rows/s")
+    name = f"the same, held {DELAY_S * 1e3:g} ms each way"
+    yield Figure(name=name, value=far, unit="M rows/s")
+    yield Figure(name="the same, compressed by LZ4", value=packed, unit="M rows/s")
+    yield Figure(name="what the delay leaves of the throughput", value=far / near, unit="x")
+    yield Figure(name="an answer of the dispatcher, held as these", value=answer_s * 1e3, unit="ms")
 
 
-def read_apart(files: list[str]) -> float:
+def _read_apart(served: Apart, files: list[str], compression: Compression = "auto") -> float:
     mapped = from_arrow_files(files).repeat(PASSES).map(features, vectorized=True, stateless=True).batch(1_024)
-    with Apart() as service:
+    with served as service:
 
         def passes() -> Iterator[int]:
-            return (batch.num_rows for batch in mapped.distribute(service.target, "dynamic"))
+            return (b.num_rows for b in mapped.distribute(service.target, "dynamic", compression=compression))
 
-        return max(rate(passes, times=1, warm_up=0) for _ in range(4))
+        return rate(passes, times=3)
 
 
 # Splits.
@@ -337,11 +360,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--tf", metavar="PYTHON")
     parser.add_argument("--consume", metavar="DISPATCHER")
-    parser.add_argument("--apart", nargs="+", metavar="FILE")
     options, rest = parser.parse_known_args()
     if options.consume:
         consume(options.consume)
-    if options.apart:
-        print(read_apart(options.apart))
-        sys.exit()
     sys.exit(show(measured(options.tf), rest))

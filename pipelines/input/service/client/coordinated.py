@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -108,6 +108,14 @@ class CoordinatedReader(JobReader):
         with self._changed:
             if self._closed.is_set():
                 return False
-            self._course.add(task, [(item, self._size_bytes(item)) for item in items])
+            self._course.add(task, [(one, self._size_bytes(one)) for item in items for one in self._each(item)])
             self._changed.notify_all()
         return True
+
+    def _each(self, item: Item) -> Iterator[Item]:
+        """An item for each round: rows are sent several to a block."""
+        if isinstance(item, SpanwiseError):
+            yield item
+            return
+        for at in range(self._encoding.count(item)):
+            yield self._encoding.cut(item, at, at + 1)

@@ -247,6 +247,15 @@ def test_rows_are_given_one_a_round():
     assert all((each[1] - each[0]) % 1_000 == (each[2] - each[1]) % 1_000 == 1 for each in numbers)
 
 
+def test_rows_of_small_blocks_are_given_one_a_round():
+    """A worker sends several rows to a block; consumers that took a block for a round got rows of different workers."""
+    table = inputs.from_arrow(pa.table({"n": range(3)})).repeat()
+    with Service(2) as service, Consumers(2, partial(table.distribute, service.target, OFF, "job")) as consumers:
+        found = consumers.read(60)
+
+    assert {tuple(row["n"] for row in each) for each in found} == {(0, 1), (2, 0), (1, 2)}
+
+
 def test_jobs_must_agree_on_the_number_of_consumers(one):
     """A job is read by as many as it was made for."""
     make = partial(ENDLESS.distribute, one.target, OFF, "job")
