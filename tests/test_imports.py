@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "spanwise.components": ["spanwise.orchestrator", "spanwise.pipelines.input", "spanwise.input"],
     "spanwise.pipelines": ["spanwise"],
     "spanwise.pipelines.input": [
-        f"spanwise.orchestrator.{name}" for name in ("durable", "errors", "fingerprint", "logs", "process", "user_code")
+        f"spanwise.orchestrator.{name}"
+        for name in ("durable", "errors", "fingerprint", "logs", "process", "storage", "user_code")
     ],
 }
 
@@ -43,6 +44,7 @@ DOORS = {
     "typer": ["spanwise.scheduler.cli"],
     "prometheus_client": ["spanwise.scheduler.daemon.metrics"],
     "apache_beam": ["spanwise.components"],
+    "obstore": ["spanwise.orchestrator.storage"],
     "dask": ["spanwise.scheduler.data_service.engines"],
     "distributed": ["spanwise.scheduler.data_service.engines"],
     "ray": ["spanwise.orchestrator.agents.ray_engine", "spanwise.scheduler.data_service.engines"],
