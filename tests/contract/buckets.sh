@@ -5,11 +5,12 @@
 #
 # They are installed in FOLDER, if they are not there yet, listen on the loopback interface only and keep their objects
 # in a temporary folder. The command finds them in SPANWISE_TEST_S3 and SPANWISE_TEST_AZ.
-# There is none for Google Cloud Storage: fake-gcs-server 1.55 and gcp-storage-emulator lack its XML interface, which is used.
+# There is none for Google Cloud Storage: fake-gcs-server 1.56.1 refuses to write by its XML interface, which is used
+# (PUT: 400 invalid uploadType), and gcp-storage-emulator has none.
 # Needs go, npm and python3.
 set -eu
 
-[ $# -gt 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 1 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
