@@ -203,7 +203,7 @@ class _Destination:
             raise
 
     def remove_abandoned(self, complete: Collection[int]) -> None:
-        """Removes the numbers that pushes took a day ago and never committed."""
+        """Removes the numbers that pushes took a day ago and never committed, and the uploads they never completed."""
         depth = len(self.top.key) + 1 if self.top.key else 0
         written: dict[int, int] = {}
         for info in self.bucket.list(self.top.key):
@@ -212,6 +212,12 @@ class _Destination:
                 written[int(folder)] = max(written.get(int(folder), 0), info.modified_ns)
         old = (time.time() - _ABANDONED_AFTER_S) * 1e9
         self.remove(number for number, when in written.items() if number not in complete and when < old)
+        try:
+            for upload in self.bucket.list_uploads(self.top.key):
+                if upload.begun_s * 1e9 < old:
+                    self.bucket.abort_upload(upload)
+        except StorageError as error:  # a role that may push need not be allowed to list them
+            log.warning("uploads-not-removed", extra={"reason": str(error)})
 
     def remove(self, numbers: Iterable[int]) -> None:
         """Removes versions. What cannot be removed is left for a later push."""

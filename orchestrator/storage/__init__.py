@@ -4,6 +4,7 @@ from spanwise.orchestrator.storage.archive import BucketArchive
 from spanwise.orchestrator.storage.bucket import StorageBucket, as_os_errors, forget_buckets, open_bucket
 from spanwise.orchestrator.storage.copies import LocalCopies, machine_copies
 from spanwise.orchestrator.storage.listing import find_newest_span, list_objects
+from spanwise.orchestrator.storage.unfinished import UnfinishedUpload
 from spanwise.orchestrator.storage.url import (
     SCHEMES,
     ObjectInfo,
@@ -22,6 +23,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectUrl",
     "StorageBucket",
+    "UnfinishedUpload",
     "as_os_errors",
     "find_newest_span",
     "forget_buckets",

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.helper import HelpedBucket
+from spanwise.orchestrator.storage.unfinished import UnfinishedUpload, abort_upload, list_uploads
 from spanwise.orchestrator.storage.url import SCHEMES, WEB, ObjectInfo, ObjectUrl
 
 if TYPE_CHECKING:
@@ -166,6 +167,17 @@ class StorageBucket:
                 return obstore.put(self._objects, key, content, use_multipart=False)["e_tag"] or ""
             mode = {"e_tag": replacing} if replacing else "create"
             return obstore.put(self._objects, key, content, mode=mode, use_multipart=False)["e_tag"] or ""  # type: ignore[arg-type]  # mypy widens the literal
+
+    def list_uploads(self, prefix: str) -> tuple[UnfinishedUpload, ...]:
+        """The uploads below a folder that were begun, and neither completed nor aborted."""
+        folder = self.home / prefix if prefix else self.home
+        with self._translated(prefix):
+            return tuple(list_uploads(folder, **_profile()))
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Removes the parts of one."""
+        with self._translated(upload.url.key):
+            abort_upload(upload, **_profile())
 
     def delete(self, keys: Iterable[str]) -> None:
         """Deletes objects; those that do not exist are no error."""

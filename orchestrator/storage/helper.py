@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.storage.unfinished import UnfinishedUpload
 from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
 
 
@@ -59,6 +60,12 @@ class HelpedBucket:
 
     def write(self, key: str, content: bytes, *, replacing: str | None = None) -> str:
         return self._ask("write", key, content, replacing=replacing)  # type: ignore[no-any-return]
+
+    def list_uploads(self, prefix: str) -> tuple[UnfinishedUpload, ...]:
+        return self._ask("list_uploads", prefix)  # type: ignore[no-any-return]
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        self._ask("abort_upload", upload)
 
     def delete(self, keys: Iterable[str]) -> None:
         self._ask("delete", [*keys])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.storage import UnfinishedUpload
 from spanwise.scheduler.formatting import Document, as_document, format_count, format_size, format_table
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.storage.disk_inventory import Leftover
@@ -20,12 +22,14 @@ def format_collection(plan: CollectionPlan, result: CollectionResult | None, *, 
     parts = [
         records.format_artifacts(artifacts, {plan.pipeline: plan.calendar}) if artifacts else "",
         _format_rows(("LEFTOVER", "SIZE", "WHY"), ((str(x.path), format_size(x.size_bytes), x.why) for x in leftovers)),
+        _format_rows(("UNFINISHED UPLOAD", "BEGUN"), ((str(u.url), _day(u)) for u in _uploads(plan, result))),
         _format_rows(
             ("KEPT", "SIZE", "WHY"),
             ((d.artifact.name, format_size(d.artifact.size_bytes), _format_reasons(d.reasons)) for d in kept),
         ),
         _format_rows(("UNKNOWN, NOT TOUCHED", "WHY"), ((str(u.path), u.why) for u in plan.inventory.unknown_files)),
     ]
+    parts += [f"Unfinished uploads of pushes are not known: {reason}" for reason in plan.unlisted]
     if result is not None and result.failures:
         parts.append("\n".join(f"Could not remove {failure}" for failure in result.failures))
     return "\n\n".join([*filter(None, parts), _summarize(plan, result, whole=whole)])
@@ -40,6 +44,7 @@ def collection_document(plan: CollectionPlan, result: CollectionResult | None) -
         "size_bytes": _total_bytes(artifacts, leftovers),
         "artifacts": [records.artifact_document(artifact, plan.calendar) for artifact in artifacts],
         "leftovers": [as_document(leftover) for leftover in leftovers],
+        "uploads": [{"place": str(u.url), "begun": _day(u)} for u in _uploads(plan, result)],
         "kept": [
             {"artifact": d.artifact.name, "why": list(d.reasons), "size_bytes": d.artifact.size_bytes}
             for d in plan.kept
@@ -53,6 +58,14 @@ def _removed(plan: CollectionPlan, result: CollectionResult | None) -> tuple[Seq
     if result is None:
         return (*plan.inventory.half_removed, *plan.removals), plan.inventory.leftovers
     return result.artifacts, result.leftovers
+
+
+def _uploads(plan: CollectionPlan, result: CollectionResult | None) -> Sequence[UnfinishedUpload]:
+    return plan.uploads if result is None else result.uploads
+
+
+def _day(upload: UnfinishedUpload) -> str:
+    return f"{datetime.fromtimestamp(upload.begun_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _format_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -33,6 +33,7 @@ from spanwise.orchestrator.renewal import current_first, place_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanResolver
+from spanwise.orchestrator.storage import UnfinishedUpload, open_bucket
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
 from spanwise.orchestrator.verdict import first_verdict, is_given
 from spanwise.scheduler.backfill import record
@@ -43,6 +44,7 @@ from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.schedule.duration import parse_length
 from spanwise.scheduler.storage.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
 from spanwise.scheduler.storage.pins import describe_pins
+from spanwise.scheduler.storage.unfinished_pushes import find_unfinished_pushes
 
 BATCH = 1000
 """How many artifacts are marked per lease, which takes about a second; a run may begin in between."""
@@ -72,6 +74,8 @@ class CollectionPlan:
     calendar: Calendar  #: how it writes its spans
     inventory: DiskInventory
     decisions: tuple[RetentionDecision, ...]  #: about the artifacts in the inventory
+    uploads: tuple[UnfinishedUpload, ...] = ()  #: of pushes that were killed
+    unlisted: tuple[str, ...] = ()  #: why uploads of pushes could not be listed
     newest: tuple[int, State]  #: the newest run that was considered, and its state
     held: str = ""  #: who holds the pipeline, so that nothing can be removed now
 
@@ -90,6 +94,7 @@ class CollectionResult:
 
     artifacts: tuple[Artifact, ...] = ()  #: includes those that an earlier collection had marked
     leftovers: tuple[Leftover, ...] = ()
+    uploads: tuple[UnfinishedUpload, ...] = ()
     failures: tuple[str, ...] = ()  #: what could not be removed, and why; the next collection retries
     held: str = ""  #: who holds the pipeline, so that no more was removed
 
@@ -136,11 +141,14 @@ def plan_collection(context: CollectionContext, pipeline: str, loaded: Loaded | 
     newest = next(context.store.runs(pipeline))
     holder = lease.current_after_collection(context.store, pipeline, context.clock)
     held = holder is not None and not holder.released and not lease.is_dead(context.store, holder, context.clock)
+    uploads, unlisted = find_unfinished_pushes(context.store, pipeline, context.now)
     return CollectionPlan(
         pipeline=pipeline,
         calendar=run_calendar(newest),
         inventory=inventory,
         decisions=tuple(_decide(context, inventory.artifacts, find_uses(context.store, pipeline, loaded))),
+        uploads=tuple(uploads),
+        unlisted=tuple(unlisted),
         newest=(newest.number, newest.state),
         held=_holder(lease.held_message(holder)) if holder is not None and held else "",
     )
@@ -299,6 +307,8 @@ class _Collection:
         self._swept: dict[Path, Leftover] = {}
         self._aside: dict[Path, Path] = {}  # current location by original location
         self._failed: dict[Path, str] = {}
+        self._aborted: list[UnfinishedUpload] = []
+        self._unaborted: list[str] = []
         self._held = ""
 
     def mark_all(self) -> None:
@@ -349,6 +359,7 @@ class _Collection:
                 self._set_aside(leftover.path)
         for place in (*self._collected, *self._swept):
             self._remove_from_archive(place)
+        self._abort_uploads()
         for place, path in self._aside.items():
             try:
                 if path.is_dir():
@@ -367,9 +378,19 @@ class _Collection:
         return CollectionResult(
             artifacts=tuple(a for place, a in self._collected.items() if place not in self._failed),
             leftovers=tuple(left for place, left in self._swept.items() if place not in self._failed),
-            failures=tuple(f"{place}: {why}" for place, why in self._failed.items()),
+            uploads=tuple(self._aborted),
+            failures=(*(f"{place}: {why}" for place, why in self._failed.items()), *self._unaborted),
             held=self._held,
         )
+
+    def _abort_uploads(self) -> None:
+        """Whoever holds the pipeline: no push takes as long as they are old."""
+        for upload in self._plan.uploads:
+            try:
+                open_bucket(upload.url.home).abort_upload(upload)
+                self._aborted.append(upload)
+            except StorageError as error:
+                self._unaborted.append(f"{upload.url}: {error}")
 
     def _remove_from_archive(self, place: Path) -> None:
         archive = self._store.archive

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +38,24 @@ def serve(kind: str) -> Iterator[str]:
         forget_buckets()
         yield home
         forget_buckets()
+
+
+_KILLED = """
+import os, sys
+from spanwise.orchestrator.storage import open_bucket, parse_url
+import obstore
+url = parse_url(sys.argv[1])
+def content():
+    yield bytes(12 << 20)
+    yield bytes(12 << 20)
+    os._exit(0)
+obstore.put(open_bucket(url.home)._objects, url.key, content(), chunk_size=5 << 20)
+"""
+
+
+def begin_upload(url: str) -> None:
+    """Has a process begin to upload an object in parts, and die."""
+    subprocess.run([sys.executable, "-P", "-c", _KILLED, url], check=True)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from spanwise.orchestrator.errors import Conflict, ParameterError, StorageError
 from spanwise.orchestrator.span_pattern import SpanPattern
 from spanwise.orchestrator.storage import LocalCopies, find_newest_span, list_objects, open_bucket, parse_url
-from tests.contract.object_storage import SERVERS, serve
+from tests.contract.object_storage import SERVERS, begin_upload, serve
 
 
 @pytest.fixture(scope="module", params=["moto", *SERVERS])
@@ -104,6 +105,21 @@ def test_a_file_arrives_as_it_was(bucket, folder, tmp_path):
     bucket.write(key, b"other")
     with pytest.raises(Conflict):
         bucket.download(key, tmp_path / "again", etag=info.etag)
+
+
+def test_an_upload_that_was_killed_is_found_and_aborted(bucket, folder):
+    """It is hidden in listings; other folders are not looked into. Aborting it twice is no error."""
+    begin_upload(f"{folder}/models/1/big file")
+
+    found = bucket.list_uploads((folder / "models").key)
+
+    assert [each.url for each in found] == [folder / "models/1/big file"] * (folder.scheme == "s3")
+    assert list(bucket.list(folder.key)) == []
+    assert bucket.list_uploads((folder / "model").key) == ()
+    for each in (*found, *found):
+        assert abs(each.begun_s - time.time()) < 3600 or each.begun_s == 1289422113.0, "moto's uploads are of 2010"
+        bucket.abort_upload(each)
+    assert bucket.list_uploads(folder.key) == ()
 
 
 def test_a_listing_finds_what_glob_would(bucket, folder):

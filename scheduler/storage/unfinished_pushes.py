@@ -1,0 +1,40 @@
+"""Unfinished pushes: uploads to object storage that a pipeline's pushes have begun, and that nobody will complete."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.storage import UnfinishedUpload, is_object_url, open_bucket, parse_url
+from spanwise.orchestrator.store import Store
+
+SAFE_AGE = timedelta(days=1)
+"""No push takes longer."""
+
+_RUNS = 20  # the newest, whose destinations are looked into
+
+
+def find_unfinished_pushes(store: Store, pipeline: str, now: datetime) -> tuple[list[UnfinishedUpload], list[str]]:
+    """The uploads below the destinations of the newest runs, begun more than a day ago; and which are not known."""
+    found: dict[str, UnfinishedUpload] = {}
+    failures = []
+    for destination in sorted(set(_destinations(store, pipeline))):
+        url = parse_url(destination)
+        try:
+            uploads = open_bucket(url.home).list_uploads(url.key)
+        except StorageError as error:
+            failures.append(str(error))
+            continue
+        found |= {each.id: each for each in uploads if each.begun_s < (now - SAFE_AGE).timestamp()}
+    return list(found.values()), failures
+
+
+def _destinations(store: Store, pipeline: str) -> Iterator[str]:
+    newest = list(itertools.islice(store.runs(pipeline), _RUNS))
+    for execution in store.executions_of(newest):
+        place = json.loads(execution.parameters.get("destination", "null"))
+        if isinstance(place, str) and is_object_url(place):
+            yield place
