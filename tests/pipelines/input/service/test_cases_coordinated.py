@@ -1,5 +1,6 @@
 """Facts about coordinated reads: a test for each case of `tests/conformance/cases/data.json`, named by its id."""
 
+import time
 from functools import partial
 
 import numpy as np
@@ -249,7 +250,13 @@ def test_rows_are_given_one_a_round():
 
 def test_rows_of_small_blocks_are_given_one_a_round():
     """A worker sends several rows to a block; consumers that took a block for a round got rows of different workers."""
-    table = inputs.from_arrow(pa.table({"n": range(3)})).repeat()
+
+    def rows():
+        for number in range(3):
+            time.sleep(0.002)  # so that a consumer finds more rows than the other
+            yield {"n": number}
+
+    table = inputs.from_generator(rows, spec=pa.schema([("n", pa.int64())])).repeat()
     with Service(2) as service, Consumers(2, partial(table.distribute, service.target, OFF, "job")) as consumers:
         found = consumers.read(60)
 
