@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mix_seed, rebuild
@@ -12,12 +13,19 @@ from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
 from spanwise.pipelines.input.service.sharding.splits import SourceSplits, sources_of, splits_of
 
+_PAUSE_S: Final = 0.1
+"""At most how long a worker rests between two rounds that gave nothing; who rests leaves all splits to another one."""
+
 
 class SplitQueue:
     """Where a worker gets its splits from, one at a time; several threads use it."""
 
     def next(self, source: int, repetition: int) -> int | None:
         """The number of the next split; None if this repetition has none left."""
+        raise NotImplementedError
+
+    def pause(self, for_s: float) -> None:
+        """Waits, or until the task is stopped."""
         raise NotImplementedError
 
 
@@ -31,7 +39,7 @@ def read_from_queue(op: Op, queue: SplitQueue) -> Op:
             assert splits is not None, "checked when the dataset was registered"
             return QueuedSource(source=each, splits=splits, number=numbers[id(each)], queue=queue)
         assert not isinstance(each, ShuffleAndRepeat), "plan_graph leaves out the rewrite that makes it"
-        return QueuedRepeat(input=each.input, count=each.count) if isinstance(each, Repeat) else each
+        return QueuedRepeat(input=each.input, count=each.count, queue=queue) if isinstance(each, Repeat) else each
 
     return rebuild(op, change)
 
@@ -45,6 +53,12 @@ class QueuedSource(Op):
     number: int
     queue: SplitQueue = field(repr=False)
     opened: list[int] = field(default_factory=lambda: [0], repr=False)  #: how often: the repetition it is opened for
+    taken: list[int] = field(default_factory=lambda: [0], repr=False)  #: how many splits this worker got of all of them
+
+    @property
+    def lacking(self) -> int:
+        """How many splits of its repetitions so far went to other workers."""
+        return self.opened[0] * self.splits.count - self.taken[0]
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -83,6 +97,7 @@ class QueuedSourceStream(Stream):
                 number = self._op.queue.next(self._op.number, self._repetition)
                 if number is None:
                     raise StopIteration
+                self._op.taken[0] += 1
                 self._split = self._opening.open(self._op.splits.part(self._order[number]))
             try:
                 return next(self._split)
@@ -103,7 +118,12 @@ class QueuedSourceStream(Stream):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueuedRepeat(Repeat):
-    """A repeat over queued sources: a repetition in which other workers got every split does not end it."""
+    """A repeat over queued sources: a repetition in which other workers got every split does not end it.
+
+    One of which this worker got every split, and which gave nothing, ends it as it ends a repeat that is not shared.
+    """
+
+    queue: SplitQueue = field(repr=False)
 
     def open(self, opening: Opening) -> Stream:
         return QueuedRepeatStream(self, opening)
@@ -115,19 +135,42 @@ class QueuedRepeatStream(Stream):
         self._opening = opening
         self._round = 0
         self._source: Stream | None = None
-        self._is_empty = all(each.cardinality == 0 for each in sources_of(op))
+        self._sources = [each for each in sources_of(op) if isinstance(each, QueuedSource)]
+        self._is_empty = all(each.cardinality == 0 for each in self._sources)
+        self._before = (0, 0)  # splits that others and this worker got before this round
+        self._given = False  # whether this round has given anything
+        self._vain = 0  # rounds, one after another, of which this worker had splits, and that gave nothing
 
     def __next__(self) -> Element:
         while self._round < self._op.rounds and not self._is_empty:
             if self._source is None:
+                self._before, self._given = self._counts(), False
                 self._source = self._opening.round(self._round).open(self._op.input)
             try:
-                return next(self._source)
+                element = next(self._source)
             except StopIteration:
                 self._source.close()
                 self._source = None
                 self._round += 1
+                if not self._given:
+                    self._end_in_vain()
+            else:
+                self._given, self._vain = True, 0
+                return element
         raise StopIteration
+
+    def _counts(self) -> tuple[int, int]:
+        return sum(each.lacking for each in self._sources), sum(each.taken[0] for each in self._sources)
+
+    def _end_in_vain(self) -> None:
+        """A round has given nothing here: it ends the repeat, or the next one waits a little if this one cost much."""
+        lacking, taken = self._counts()
+        if taken == self._before[1]:  # others had the splits
+            return
+        self._is_empty = lacking == self._before[0]
+        if not self._is_empty:
+            self._vain = min(self._vain + 1, 10)
+            self._op.queue.pause(min(_PAUSE_S, 0.001 * 2**self._vain))
 
     def state(self) -> State:
         return {}

@@ -34,6 +34,10 @@ WAIT_S: Final = 1.0
 RECEIPT_S: Final = 30.0
 """A client that has not said for so long that an answer has come is gone, or slow: it would have asked again."""
 
+_REFUSED: Final = 4
+_PAUSE_S: Final = 0.02
+"""How long a worker rests between its requests for splits when the last ones were in vain."""
+
 _log = logging.getLogger("spanwise.service.worker")
 
 
@@ -238,6 +242,7 @@ class TakenSplits(SplitQueue):
         self._ready: dict[tuple[int, int], deque[int]] = {}
         self._below: dict[int, int] = {}
         self._stopped = threading.Event()
+        self._refused = 0  # answers, one after another, that held no split
 
     def next(self, source: int, repetition: int) -> int | None:
         with self._lock:
@@ -250,6 +255,8 @@ class TakenSplits(SplitQueue):
             return None
 
     def _take(self, source: int, repetition: int) -> range:
+        if self._refused > _REFUSED:  # others are faster; asking on and on would take their time
+            self.pause(_PAUSE_S)
         self._number += 1
         request = TakeSplits(task=self._task, number=self._number, source=source, repetition=repetition)
         try:
@@ -257,7 +264,11 @@ class TakenSplits(SplitQueue):
         except UnknownTask:  # it is over: the dispatcher considers this worker lost
             raise CallCanceled from None
         self._below[source] = answer.below
+        self._refused = 0 if answer.count else self._refused + 1
         return range(answer.first, answer.first + answer.count)
+
+    def pause(self, for_s: float) -> None:
+        self._stopped.wait(for_s)
 
     def stop(self) -> None:
         self._stopped.set()

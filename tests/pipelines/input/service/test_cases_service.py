@@ -548,6 +548,14 @@ def test_SP_05_repeats(three):
     assert list(endless) == [0] * 20
 
 
+@pytest.mark.parametrize("mode", [OFF, DYNAMIC])
+def test_an_endless_repeat_of_nothing_ends(three, mode):
+    """As it does in one process: a worker that got every split of a round, and gave nothing, ends its part."""
+    dataset = inputs.range(9).filter(lambda number: number > 9).repeat()
+
+    assert list(dataset) == list(dataset.distribute(three.target, mode)) == []
+
+
 def test_JR_01_what_was_answered_is_in_the_journal(tmp_path):
     """A copy of the folder, taken right behind an answer, has what the answer told."""
     with Service(0, fault_tolerant_mode=True, work_dir=str(tmp_path / "a")) as service:
