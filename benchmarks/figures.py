@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
+import os
 import re
 import resource
 import statistics
@@ -53,6 +55,32 @@ def median_s(work: Callable[[], object], *, times: int = 5, warm_up: int = 1) ->
         work()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """What one turn of some work took."""
+
+    wall_s: float
+    cpu_s: float  #: of this process and of its children that have ended, which other programs do not lengthen
+
+    @classmethod
+    def of(cls, work: Callable[[], object]) -> Timed:
+        before, began = os.times(), time.perf_counter()
+        work()
+        wall_s, after = time.perf_counter() - began, os.times()
+        return cls(wall_s=wall_s, cpu_s=sum(after[:4]) - sum(before[:4]))
+
+
+LINEAR = 1.1
+"""The highest exponent of growth that is called linear."""
+
+
+def growth(name: str, sizes: Sequence[int], values: Sequence[float]) -> Figure:
+    """The exponent by which values grow with sizes: 1 where twice the size takes twice as much."""
+    logs = [math.log(size) for size in sizes], [math.log(value) for value in values]
+    exponent = statistics.linear_regression(*logs).slope
+    return dataclasses.replace(at_most(name, exponent, "exponent", LINEAR), name=f"growth: {name}")
 
 
 def most_held_bytes() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
-from spanwise.scheduler.ledger.missed import close_ticks, list_missed, recover_ticks
+from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, is_any_missed
 from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickClosure
@@ -26,21 +27,23 @@ def record_recovery(
     spans: Collection[int],
     home: Path,
     parts_of: Callable[[str], Collection[str]] | None = None,
+    missed: MissedTicks | None = None,
 ) -> None:
     """Records the missed ticks of these spans as recovered, and announces it once none is left.
 
     `parts_of` gives the parts that the run has completed, by schedule key; None: all. It also recovers all ticks that
-    were to run on the newest data, whichever that was.
+    were to run on the newest data, whichever that was. Whoever records many recoveries gives the same `missed` to each.
 
     Only what was alerted is announced; the next scheduler, `schedule tick` or `schedule check` delivers it.
     """
     keys, now = list_keys(store, run.pipeline), datetime.now(UTC)
+    missed = MissedTicks(store) if missed is None else missed
     recovered = [
-        recover_ticks(store, key, spans, run.number, now=now, parts=None if parts_of is None else parts_of(key))
+        missed.recover(key, spans, run.number, now=now, parts=None if parts_of is None else parts_of(key))
         for key in keys
     ]
     if any(recovered):
-        _announce(store, run.pipeline, home, now, f"run {run.number} succeeded")
+        _announce(store, run.pipeline, home, now, f"run {run.number} succeeded", missed.is_any)
 
 
 def record_closing(store: Store, records: Sequence[TickRecord], closure: TickClosure, home: Path) -> list[TickRecord]:
@@ -49,20 +52,34 @@ def record_closing(store: Store, records: Sequence[TickRecord], closure: TickClo
     if closed:
         by = f" by {closure.who}" if closure.who else ""
         summary = f"the last missed tick was {closure.how.value}{by}"
-        _announce(store, pipeline_of(closed[0].key), home, closure.at, summary)
+        is_any = functools.partial(is_any_missed, store)
+        _announce(store, pipeline_of(closed[0].key), home, closure.at, summary, is_any)
     return closed
 
 
-def list_recoveries(store: Store, pipeline: str, *, at: datetime, site: Site, summary: str) -> Iterator[Alert]:
-    """The recoveries from lost ticks, for all schedules of a pipeline; none while a tick is still missed."""
+def list_recoveries(
+    store: Store,
+    pipeline: str,
+    *,
+    at: datetime,
+    site: Site,
+    summary: str,
+    is_any: Callable[[str], bool],
+) -> Iterator[Alert]:
+    """The recoveries from lost ticks, for all schedules of a pipeline; none while a tick is still missed.
+
+    `is_any` says whether one of a schedule key is.
+    """
     keys = list_keys(store, pipeline)
-    if any(list_missed(store, key) for key in keys):
+    if any(is_any(key) for key in keys):
         return
     for key in keys:
         for kind in MISSING_KINDS:
             yield alert.recovery_alert(key, at=at, site=site, cause=f"{kind} {key}", summary=summary)
 
 
-def _announce(store: Store, pipeline: str, home: Path, now: datetime, summary: str) -> None:
-    for each in list_recoveries(store, pipeline, at=now, site=alert.local_site(), summary=summary):
+def _announce(
+    store: Store, pipeline: str, home: Path, now: datetime, summary: str, is_any: Callable[[str], bool]
+) -> None:
+    for each in list_recoveries(store, pipeline, at=now, site=alert.local_site(), summary=summary, is_any=is_any):
         outbox.put(home, each)

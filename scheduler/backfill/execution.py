@@ -24,7 +24,7 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts.recovery import record_recovery
 from spanwise.scheduler.backfill.plan import select_ingest
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, backfill_runs, set_stage
-from spanwise.scheduler.ledger.missed import list_missed
+from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, extend_pause, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.ledger.schedules import list_keys
@@ -171,6 +171,7 @@ class _BackfillRunner:
         lines = list_keys(context.store, backfill.pipeline)
         # A tick that is missed while this runs may mean data that has come since.
         self._missed = {span for line in lines for tick in list_missed(context.store, line) for span in tick.spans}
+        self._missed_ticks = MissedTicks(context.store)
 
     def run(self) -> None:
         backfill = self._backfill
@@ -235,7 +236,8 @@ class _BackfillRunner:
             return  # the spans of a tick are those of the leading node
         self._done.update(self._backfill.spans if run.span is None else (run.span,))
         if not (self._backfill.train and run.span is not None):
-            record_recovery(self._context.store, run, self._missed & self._done, self._context.settings.root)
+            spans, home = self._missed & self._done, self._context.settings.root
+            record_recovery(self._context.store, run, spans, home, missed=self._missed_ticks)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:

@@ -13,7 +13,7 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.alerts.recovery import MISSING_KINDS
-from spanwise.scheduler.ledger.missed import list_missed
+from spanwise.scheduler.ledger.missed import is_any_missed
 from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord, read_overrun, read_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
@@ -52,7 +52,7 @@ def collect_facts(
         killed_for="" if by is None else by.by,
         overrun_by=None if by is None or not by.tick else read_tick(store, record.key, by.tick),
         failed=[execution for execution in executions if execution.state is State.FAILED],
-        missing=any(list_missed(store, key) for key in list_keys(store, pipeline)),
+        missing=any(is_any_missed(store, key) for key in list_keys(store, pipeline)),
         log=log,
         calendar=calendar,
     )

@@ -18,10 +18,76 @@ from spanwise.scheduler.ledger.ticks import TickRecord, read_tick
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure
 
 
+class MissedTicks:
+    """The missed ticks of a store, for whoever records many recoveries: reads each tick once, so that n take n reads.
+
+    Others may close ticks meanwhile: what it has read as open may be closed, never the other way round.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: dict[str, dict[int, TickRecord]] = {}  # by key, then by number among the abnormal ones
+        self._newest: dict[str, int] = {}
+        self._settled: dict[str, int] = {}
+
+    def is_any(self, key: str) -> bool:
+        """Whether a tick of this schedule key is missed now."""
+        ticks = self._read(key)
+        for number, record in list(ticks.items()):
+            if self._store.find_claim("closed", record.name) is None:
+                return True
+            del ticks[number]
+        return False
+
+    def recover(
+        self, key: str, spans: Collection[int], run: int, *, now: datetime, parts: Collection[str] | None = None
+    ) -> list[TickRecord]:
+        """Records that a run has recovered the missed ticks of these parts, or of all, with no other span.
+
+        Returns them. A tick without a span was to run on the newest data, whichever that was, so any run of its part
+        recovers it.
+        """
+        ticks = self._read(key)
+        done = {
+            number: record
+            for number, record in ticks.items()
+            if (parts is None or record.tick.part in parts) and all(span in spans for span in record.spans)
+        }
+        closed = _close(self._store, done.values(), TickClosure(how=Closing.RECOVERED, at=now, run=run))
+        for number in done:
+            del ticks[number]
+        top = min(ticks, default=self._newest[key] + 1) - 1
+        if closed and top > self._settled[key]:
+            settle(self._store, "abnormal", key, top)
+            self._settled[key] = top
+        return closed
+
+    def _read(self, key: str) -> dict[int, TickRecord]:
+        """The ticks that were open when they were read, oldest first; reads those that have come since."""
+        before = self._newest.get(key, 0)
+        newest = newest_number(self._store, "abnormal", key, before)
+        found: dict[int, TickRecord] = {}
+        self._settled.setdefault(key, 0)
+        for number, (record, settled) in zip(range(newest, before, -1), _walk(self._store, key, newest), strict=False):
+            if settled:
+                self._settled[key] = number
+                break
+            if record.closed is None:
+                found[number] = record
+        self._newest[key] = newest
+        ticks = self._open.setdefault(key, {})
+        ticks.update(sorted(found.items()))
+        return ticks
+
+
+def is_any_missed(store: Store, key: str) -> bool:
+    """Whether a tick of this schedule key is missed; stops at the first."""
+    return any(record.closed is None for record in _walk_unsettled(store, key))
+
+
 def list_missed(store: Store, key: str) -> list[TickRecord]:
     """Abnormal ticks that nothing has closed, in the order in which they ended."""
-    open_ones = itertools.takewhile(lambda found: not found[1], _walk(store, key))
-    return [record for record, _ in open_ones if record.closed is None][::-1]
+    return [record for record in _walk_unsettled(store, key) if record.closed is None][::-1]
 
 
 def list_abnormal(store: Store, key: str, limit: int) -> list[TickRecord]:
@@ -29,17 +95,28 @@ def list_abnormal(store: Store, key: str, limit: int) -> list[TickRecord]:
     return [record for record, _ in itertools.islice(_walk(store, key), limit)][::-1]
 
 
-def _walk(store: Store, key: str) -> Iterator[tuple[TickRecord, bool]]:
+def _walk(store: Store, key: str, newest: int | None = None) -> Iterator[tuple[TickRecord, bool]]:
     """Abnormal ticks, newest first, each with whether it and all before it are closed."""
-    for number in range(newest_number(store, "abnormal", key), 0, -1):
+    for number in range(newest_number(store, "abnormal", key) if newest is None else newest, 0, -1):
         claim = read_claim(store, "abnormal", f"{key}#{number}")
         record = read_tick(store, key, str(claim.facts["tick"]))
         assert record is not None, "a tick that ended was taken"
         yield record, bool(claim.facts["settled"])
 
 
+def _walk_unsettled(store: Store, key: str) -> Iterator[TickRecord]:
+    return (record for record, _ in itertools.takewhile(lambda found: not found[1], _walk(store, key)))
+
+
 def close_ticks(store: Store, records: Iterable[TickRecord], closure: TickClosure) -> list[TickRecord]:
     """Closes missed ticks; returns those that nobody else had closed."""
+    closed = _close(store, records, closure)
+    for key in {record.key for record in closed}:
+        _settle(store, key)
+    return closed
+
+
+def _close(store: Store, records: Iterable[TickRecord], closure: TickClosure) -> list[TickRecord]:
     closed = []
     for record in records:
         try:
@@ -47,27 +124,7 @@ def close_ticks(store: Store, records: Iterable[TickRecord], closure: TickClosur
         except AlreadyClaimed:
             continue
         closed.append(replace(record, closed=closure))
-    for key in {record.key for record in closed}:
-        _settle(store, key)
     return closed
-
-
-def recover_ticks(
-    store: Store,
-    key: str,
-    spans: Collection[int],
-    run: int,
-    *,
-    now: datetime,
-    parts: Collection[str] | None = None,
-) -> list[TickRecord]:
-    """Records that a run has recovered every missed tick of these parts, or of all, with no other span; returns those.
-
-    A tick without a span was to run on the newest data, whichever that was, so any run of its part recovers it.
-    """
-    missed = [r for r in list_missed(store, key) if parts is None or r.tick.part in parts]
-    done = [r for r in missed if all(span in spans for span in r.spans)]
-    return close_ticks(store, done, TickClosure(how=Closing.RECOVERED, at=now, run=run))
 
 
 def select_missed(

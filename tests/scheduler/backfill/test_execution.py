@@ -13,13 +13,12 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.stop_request import request_stop
-from spanwise.scheduler.alerts import recovery
 from spanwise.scheduler.backfill.command import _find_passed_ticks
 from spanwise.scheduler.backfill.execution import catch_stop_signals
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_backfill
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
-from spanwise.scheduler.ledger.missed import list_missed
+from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
 from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_overrun
@@ -451,7 +450,7 @@ def test_a_tick_is_made_good_also_by_a_backfill_that_ended_before_it_could_say_s
         raise StoreUnavailable("The metadata are locked.")
 
     with monkeypatch.context() as patched:
-        patched.setattr(recovery, "recover_ticks", locked)
+        patched.setattr(MissedTicks, "recover", locked)
         code, out, err = world("backfill", "days.py", "--missed", "--root", ".spanwise")
     assert code == 1
     assert "The metadata are locked.\nResume it:  spanwise backfill --resume days/1 --root .spanwise" in err

@@ -19,7 +19,7 @@ from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, mark_ended, read_scheduler, register
-from spanwise.scheduler.ledger.missed import list_missed, recover_ticks
+from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import (
@@ -210,7 +210,7 @@ def test_no_recovery_is_announced_while_a_span_is_missing(world):
     world.at(2, 1)
     assert [kind for kind, _ in world.told] == ["failure"]
 
-    recover_ticks(world.records, "p", [20512], 9, now=world.now)
+    MissedTicks(world.records).recover("p", [20512], 9, now=world.now)
     world.at(3)
     world.child.begin().finish()
     world.at(3, 1)

@@ -10,7 +10,7 @@ import pytest
 from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import MemoryStore, Store
-from spanwise.scheduler.ledger.missed import close_ticks, list_abnormal, list_missed, recover_ticks, select_missed
+from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, list_abnormal, list_missed, select_missed
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_tick
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
@@ -48,20 +48,20 @@ def test_missed_ticks_are_those_that_no_run_has_recovered(store: Store) -> None:
     for day, end in [(1, MISSED), (2, RAN), (3, FAILED), (4, MISSED)]:
         take(store, day, end)
 
-    recovered = recover_ticks(store, "p", [3], 9, now=THREE)
+    recovered = MissedTicks(store).recover("p", [3], 9, now=THREE)
 
     closure = TickClosure(how=Closing.RECOVERED, at=THREE, run=9)
     assert [(e.tick.span, e.closed) for e in recovered] == [(3, closure)]
     assert read_tick(store, "p", recovered[0].tick.name).closed == closure
     assert spans(list_missed(store, "p")) == [1, 4]
-    assert recover_ticks(store, "p", [3], 10, now=THREE) == []
+    assert MissedTicks(store).recover("p", [3], 10, now=THREE) == []
 
 
 def test_closed_ticks_are_not_looked_at_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Years of failures that were closed cost nothing, and stay visible."""
     for day in range(1, 20):
         take(store, day)
-        recover_ticks(store, "p", [day], day, now=THREE)
+        MissedTicks(store).recover("p", [day], day, now=THREE)
     take(store, 20)
     asked = []
     find = store.find_claim
@@ -105,8 +105,8 @@ def test_a_tick_for_the_newest_data_is_recovered_by_any_run_of_its_part(store: S
     take(store, 1, span=None, part="train")
     take(store, 2, span=None)
 
-    assert [e.tick.part for e in recover_ticks(store, "p", [7], 1, now=THREE, parts=["ingest"])] == []
-    assert [e.tick.part for e in recover_ticks(store, "p", [7], 2, now=THREE)] == ["train", ""]
+    assert [e.tick.part for e in MissedTicks(store).recover("p", [7], 1, now=THREE, parts=["ingest"])] == []
+    assert [e.tick.part for e in MissedTicks(store).recover("p", [7], 2, now=THREE)] == ["train", ""]
 
 
 def test_a_summary_of_missed_ticks_is_recovered_with_all_its_spans(store: Store) -> None:
@@ -114,8 +114,8 @@ def test_a_summary_of_missed_ticks_is_recovered_with_all_its_spans(store: Store)
     end = TickEnd(outcome=TickOutcome.MISSED, why="about 3 ticks were missed", first_span=3)
     take(store, 5, end)
 
-    assert recover_ticks(store, "p", [5], 1, now=THREE) == []
-    assert spans(recover_ticks(store, "p", [3, 4, 5, 6], 2, now=THREE)) == [5]
+    assert MissedTicks(store).recover("p", [5], 1, now=THREE) == []
+    assert spans(MissedTicks(store).recover("p", [3, 4, 5, 6], 2, now=THREE)) == [5]
 
 
 def test_missed_ticks_are_selected_by_span_or_by_name(store: Store) -> None:
