@@ -31,6 +31,7 @@ PARTS = {
     "service_worker",
     "service_peers",
     "storage",  # needs a server
+    "taxi",
     "ui_dagster",
     "ui_history",
 }

@@ -58,10 +58,10 @@ class Push(Component):
         Path(serving).write_text((model.path / "sum").read_text())
 
 
-def days(data: str, serving: str, work_s: float = 0.0) -> Pipeline:
+def days(data: str, serving: str, work_s: float = 0.0, name: str = "days") -> Pipeline:
     ingest = Ingest(data=data, work_s=work_s)
     check = Check(examples=ingest["examples"])
     recent = RollingWindow(ingest["examples"], size=7, since=FIRST, after=[check])
     train = Train(examples=recent["examples"], work_s=work_s)
     push = Push(model=train["model"], serving=serving)
-    return Pipeline("days", [ingest, check, recent, train, push])
+    return Pipeline(name, [ingest, check, recent, train, push])

@@ -63,9 +63,10 @@ def decide_retention(
     not their own companions, or a model would keep all of its ancestors.
     """
     reasons: dict[int, list[str]] = {a.id: list(known_reasons.get(a.id, ())) for a in artifacts}
+    young = f"younger than {_format_length(retention.younger)}"
     for artifact in artifacts:
         if artifact.created is not None and now - artifact.created < retention.younger:
-            reasons[artifact.id].append(f"younger than {_format_length(retention.younger)}")
+            reasons[artifact.id].append(young)
     for channel, members in _by_channel(artifacts).items():
         count = retention.of(members[0].kind)
         for artifact in _last(members, count):

@@ -315,16 +315,18 @@ def artifact_of(message: Proto, where: Places) -> Artifact:
     typed: dict[str, Any] = {}
     for key, kept in message.properties.items():
         typed[key] = decode(f"json:{kept.string_value}") if key == "split_names" else _value(kept)
-    own = {key: typed.pop(key, None) for key in ("content", "files", "size_bytes", "created", "producer")}
+    content, files, size_bytes, created, _ = [
+        typed.pop(key, None) for key in ("content", "files", "size_bytes", "created", "producer")
+    ]
     return Artifact(
         where.resolve(message.uri),
         id=message.id,
         name=message.name,
         kind=message.type,
-        created=_time(own["created"]),
-        content=own["content"] or "",
-        files=own["files"],
-        size_bytes=int(own["size_bytes"] or 0),
+        created=_time(created),
+        content=content or "",
+        files=files,
+        size_bytes=int(size_bytes or 0),
         properties={**typed, **_own(message)},
         archive=where.archive,
     )
@@ -384,8 +386,8 @@ def _escape(name: str) -> str:
 
 def _own(artifact: Proto) -> dict[str, Value]:
     """The custom properties without those that only others read."""
-    custom = _read(artifact.custom_properties)
-    return {name.removeprefix(_OWN): value for name, value in custom.items() if name not in _READ_BY_OTHERS}
+    custom = artifact.custom_properties.items()
+    return {name.removeprefix(_OWN): _value(kept) for name, kept in custom if name not in _READ_BY_OTHERS}
 
 
 def _read(properties: Proto) -> dict[str, Value]:
@@ -393,8 +395,8 @@ def _read(properties: Proto) -> dict[str, Value]:
 
 
 def _value(kept: Proto) -> Value:
-    value: Value = decode(getattr(kept, kept.WhichOneof("value")))
-    return value
+    text: str = kept.string_value  # empty where another field is set; most are texts, so they come first
+    return decode(text or getattr(kept, kept.WhichOneof("value")))
 
 
 def _in_order(side: Mapping[str, Mapping[int, Artifact]], empty: Iterable[str]) -> dict[str, tuple[Artifact, ...]]:

@@ -8,11 +8,12 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-
-from croniter import croniter
-from croniter.croniter import CroniterBadDateError, CroniterError
+from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from croniter import croniter
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def parse_cron(cron: str, pipeline: str) -> CronExpression:
     seed = pipeline if any(_CHOSEN.fullmatch(part) for part in parts) else ""
     try:
         expanded = _croniter(text, seed).expanded
-    except (CroniterError, ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, IndexError) as error:
         raise ScheduleError(
             f"cron {cron!r} is invalid: {_culprit(parts, pipeline) or error}. {CRON_EXAMPLE}"
         ) from error
@@ -103,7 +104,7 @@ def parse_cron(cron: str, pipeline: str) -> CronExpression:
     )
     try:
         _next(expression, LONG_AGO)
-    except CroniterBadDateError as error:
+    except ValueError as error:  # CroniterBadDateError is one
         day = f"day {parts[_DAY_FIELD]} in month {parts[_MONTH_FIELD]}"
         raise ScheduleError(f"cron {cron!r} names no date at all: there is no {day}. {CRON_EXAMPLE}") from error
     return expression
@@ -135,14 +136,16 @@ def _culprit(parts: list[str], pipeline: str) -> str:
         alone = ["*"] * len(parts)
         alone[place] = part
         try:
-            croniter(" ".join(alone), 0.0, hash_id=pipeline)
-        except (CroniterError, ValueError, TypeError, KeyError, IndexError):
+            _croniter(" ".join(alone), pipeline)
+        except (ValueError, TypeError, KeyError, IndexError):
             return f"the {kind.name} is {part!r}; valid is {kind.values}"
     return ""
 
 
 @lru_cache(maxsize=4096)
 def _croniter(text: str, seed: str) -> croniter:
+    from croniter import croniter  # imported where used: it starts the command `file` to ask for the word size
+
     return croniter(text, 0.0, hash_id=seed)
 
 
