@@ -1,9 +1,9 @@
 """The gate before a server with a token: it counts what a connection sends until the server trusts it, and cuts it off.
 
 gRPC reads a request as a whole before anybody can look at its token, and Flight sets no limit. So connections come in
-here, and their bytes are passed on to the server, which listens for this process alone. A connection that has not shown
-the token yet may send little; there are few such connections at a time, and none of them has long. TLS goes through
-unopened: it is the server that speaks it.
+here, and their bytes are passed on to the server, which listens for this process alone: at a socket that nobody else
+can name, or with TLS at a port of 127.0.0.1. A connection that has not shown the token yet may send little; there are
+few such connections at a time, and none of them has long. TLS goes through unopened: it is the server that speaks it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import secrets
 import socket
+import sys
+import tempfile
 import threading
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import ClassVar, Final, Protocol
 
 from spanwise.orchestrator.errors import ServiceError
 
@@ -28,6 +33,7 @@ UNTRUSTED_S: Final = 10.0
 """How long each of them may take."""
 
 _CHUNK_BYTES: Final = 256 << 10
+_SOCKET_PATH: Final = 100  #: bytes of a socket's path, about as many as systems allow
 
 _log = logging.getLogger("spanwise.service.server")
 
@@ -37,6 +43,66 @@ class _Connection:
     peer: str
     sent: int = 0  #: bytes, while it is not trusted
     trusted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Door(Protocol):
+    """How the gate reaches the server."""
+
+    def connect(self) -> tuple[socket.socket, str]:
+        """A connection, and the last part of the name under which the server sees it."""
+
+    def close(self) -> None: ...
+
+
+class PortDoor:
+    """A port of 127.0.0.1, which any local user may find."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def connect(self) -> tuple[socket.socket, str]:
+        found = socket.create_connection(("127.0.0.1", self._port))
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return found, str(found.getsockname()[1])
+
+    def close(self) -> None:
+        pass
+
+
+class SecretDoor:
+    """A socket in a folder of this user, whose name is removed once the server listens: only this process has it."""
+
+    is_possible: ClassVar = sys.platform == "linux"
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="spanwise-"), "gate")
+        if len(str(self.path)) > _SOCKET_PATH:
+            self.path.parent.rmdir()
+            self.path = Path(tempfile.mkdtemp(prefix="spanwise-", dir="/tmp"), "gate")
+        self._handle = -1
+
+    def hide(self) -> None:
+        """The server listens: from now on nobody can name the socket."""
+        self._handle = os.open(self.path, os.O_PATH)
+        self._remove()
+
+    def _remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            self.path.parent.rmdir()
+
+    def connect(self) -> tuple[socket.socket, str]:
+        found = socket.socket(socket.AF_UNIX)
+        name = f"spanwise-{secrets.token_hex(8)}"
+        found.bind("\0" + name)  # so that the server can tell it from others
+        found.connect(f"/proc/self/fd/{self._handle}")
+        return found, name
+
+    def close(self) -> None:
+        self._remove()
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
 
 class TokenGate:
@@ -51,20 +117,20 @@ class TokenGate:
                 f"the data service cannot listen at {host}:{port}: {error}. Is the port in use? Port 0 picks one."
             ) from error
         self.port: int = self._socket.getsockname()[1]
-        self._connections: dict[int, _Connection] = {}  # by the port from which the server sees them
+        self._connections: dict[str, _Connection] = {}  # by the port or name from which the server sees them
         self._loop = asyncio.new_event_loop()
-        self._server_port = 0
+        self._door: Door | None = None
         self._untrusted = asyncio.Semaphore(UNTRUSTED)
         self._thread = threading.Thread(target=self._run, name="service-gate", daemon=True)
 
-    def open(self, server_port: int) -> None:
-        """Lets connections through, to a server at 127.0.0.1."""
-        self._server_port = server_port
+    def open(self, door: Door) -> None:
+        """Lets connections through, to the server behind that door."""
+        self._door = door
         self._thread.start()
 
     def trust(self, peer: str) -> None:
         """A request with the token came from there, as the server sees it."""
-        connection = self._connections.get(int(peer.rpartition(":")[2] or 0))
+        connection = self._connections.get(peer.rpartition(":")[2])
         if connection is not None and not connection.trusted.is_set():
             self._loop.call_soon_threadsafe(connection.trusted.set)
 
@@ -73,6 +139,8 @@ class TokenGate:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._socket.close()
+        if self._door is not None:
+            self._door.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -107,15 +175,16 @@ class TokenGate:
         connection = _Connection(peer)
         watching = self._loop.create_task(self._watch(connection))
         writers: list[asyncio.StreamWriter] = []
-        port = 0
+        name = ""
+        assert self._door is not None, "it accepts nobody before it is open"
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             reader, writer = await asyncio.open_connection(sock=client, limit=_CHUNK_BYTES)
             writers.append(writer)
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port, limit=_CHUNK_BYTES)
+            server, name = self._door.connect()
+            self._connections[name] = connection
+            from_server, to_server = await asyncio.open_connection(sock=server, limit=_CHUNK_BYTES)
             writers.append(to_server)
-            port = to_server.get_extra_info("sockname")[1]
-            self._connections[port] = connection
             ways = [
                 self._loop.create_task(self._pass_in(reader, to_server, connection)),
                 self._loop.create_task(self._pass_on(from_server, writer)),
@@ -131,7 +200,7 @@ class TokenGate:
             _log.info("connection-lost", extra={"peer": peer, "reason": str(error)})
         finally:
             watching.cancel()
-            self._connections.pop(port, None)
+            self._connections.pop(name, None)
             for each in writers:
                 each.close()
             client.close()

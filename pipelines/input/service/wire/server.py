@@ -16,7 +16,7 @@ from pyarrow import flight
 from spanwise.orchestrator import logs
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.service.wire.connection import HELLO, packed_answer, parse_request, to_flight_error
-from spanwise.pipelines.input.service.wire.gate import TokenGate
+from spanwise.pipelines.input.service.wire.gate import PortDoor, SecretDoor, TokenGate
 from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Role, Security
@@ -125,18 +125,24 @@ class FlightServer(flight.FlightServerBase):
         self._meter = meter or ServerMeter()
         # mutual TLS lets nobody in who could send a request
         self._gate = TokenGate(host, port) if security.wants_token and not security.mutual else None
-        place = f"{host}:{port}" if self._gate is None else "127.0.0.1:0"
+        place = f"{scheme}://{host}:{port}" if self._gate is None else f"{scheme}://127.0.0.1:0"
+        secret = None
+        if self._gate is not None and SecretDoor.is_possible and not security.is_tls:  # Flight has no TLS there
+            secret = SecretDoor()
+            place = f"grpc+unix://{secret.path}"
         try:
-            super().__init__(
-                f"{scheme}://{place}", middleware={"guard": _TokenCheck(security)}, **security.server_arguments()
-            )
+            super().__init__(place, middleware={"guard": _TokenCheck(security)}, **security.server_arguments())
         except (pa.ArrowException, OSError) as error:
+            if secret is not None:
+                secret.close()
             raise ServiceError(
                 f"the data service cannot listen at {host}:{port}: {error}. Is the port in use? Port 0 picks one."
             ) from error
         self.listens_at: int = self.port
         if self._gate is not None:
-            self._gate.open(self.port)
+            if secret is not None:
+                secret.hide()
+            self._gate.open(secret or PortDoor(self.port))
             self.listens_at = self._gate.port
         self.target = f"{scheme}://{host}:{self.listens_at}"
 

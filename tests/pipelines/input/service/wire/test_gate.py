@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +86,25 @@ def test_untrusted_that_say_nothing_do_not_keep_others_out(monkeypatch):
             eventually(lambda each=each: each.recv(100_000) == b"")
             each.close()
         trusted.ask(GetStatus())
+
+
+def test_behind_the_gate_nothing_can_be_reached_but_by_the_server_itself():
+    """It listens at no port but the one that it names, and at no socket that has a name."""
+    with dispatcher_process() as (pid, target):
+        ServiceConnection(target, TOKEN).ask(GetStatus())
+        ports = {int(row[1].partition(":")[2], 16) for row in sockets_of(pid, "tcp", 9) if row[3] == "0A"}
+        names = [row[-1] for row in sockets_of(pid, "unix", 6) if "gate" in row[-1]]
+
+    assert ports == {int(target.rpartition(":")[2])}
+    assert names  # it has one, which was removed
+    assert not any(Path(name).parent.exists() for name in names)
+
+
+def sockets_of(pid, family, inode):
+    """The rows of `/proc/net` of a process; in them, the number of the socket is at a place."""
+    own = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            own.add(str(each.readlink()))
+    rows = (line.split() for line in Path(f"/proc/net/{family}").read_text().splitlines()[1:])
+    return [row for row in rows if f"socket:[{row[inode]}]" in own]
