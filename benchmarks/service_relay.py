@@ -4,7 +4,7 @@
 
 Whoever connects to a port of 127.0.0.1 here reaches the same port of 127.0.0.1 in the namespace. Each chunk is passed
 on when its time has come, and chunks behind it are taken meanwhile: the delay takes nothing from the throughput, but
-the relay copies each byte twice, on a processor of this machine. It stands in for netem, which few kernels have.
+the relay copies each byte twice, on a processor of this machine. It replaces netem, which few kernels have.
 """
 
 from __future__ import annotations
