@@ -156,7 +156,8 @@ def _arrival(place: str) -> Iterator[Figure]:
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda key: bucket.write(key, b"x\n1\n"), keys))
     patterns = {"all": SpanPattern.parse(f"{place}/lake/{{SPAN:5}}/v{{VERSION}}/*.csv")}
-    newest = _seconds(lambda: choose(patterns, SourceFiles().list, newest_object_span(patterns)))
+    source = SourceFiles()
+    newest = _seconds(lambda: choose(patterns, source.list, newest_object_span(patterns, source)))
     yield at_most("the newest of 10,000 spans by a pattern", newest, "s", 1)
     one = _seconds(lambda: choose(patterns, SourceFiles().list, SPANS - 1))
     yield Figure(name="the files of one of 10,000 spans", value=one, unit="s")

@@ -99,7 +99,9 @@ class ExampleGen(Component):
         source = SourceFiles()
         try:
             asked = self.requested_span(run)
-            block = choose(self._patterns, source.list, newest_object_span(self._patterns) if asked is None else asked)
+            block = choose(
+                self._patterns, source.list, newest_object_span(self._patterns, source) if asked is None else asked
+            )
         except SpanNotFound as error:
             raise SpanNotFound(f"{error}{_relative_hint(self._patterns)}") from error
         _refuse_irregular(self.name, block.files)

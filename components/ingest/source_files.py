@@ -26,13 +26,16 @@ class SourceFiles:
 
     def __init__(self) -> None:
         self.revisions: dict[str, Revision] = {}  #: of objects, by URL; files on this machine have none
+        self._listed: dict[str, list[str]] = {}  # objects, by pattern: one that was listed need not be asked for again
 
     def list(self, pattern: str) -> Sequence[str]:
         """The paths or URLs that match, in no particular order."""
         if is_readable_url(pattern):
-            found = list_objects(pattern)
-            self.revisions |= {url: (info.etag, info.size_bytes, info.modified_ns) for url, info in found.items()}
-            return list(found)
+            if pattern not in self._listed:
+                found = list_objects(pattern)
+                self.revisions |= {url: (info.etag, info.size_bytes, info.modified_ns) for url, info in found.items()}
+                self._listed[pattern] = list(found)
+            return self._listed[pattern]
         paths = glob.iglob(pattern, recursive=True)  # noqa: PTH207  keeps the spelling of the pattern, `./` and all
         return [path for path in paths if not Path(path).is_dir()]
 
@@ -47,11 +50,11 @@ class SourceFiles:
         return found.st_size, found.st_mtime_ns
 
 
-def newest_object_span(patterns: Mapping[str, SpanPattern]) -> int | None:
+def newest_object_span(patterns: Mapping[str, SpanPattern], source: SourceFiles) -> int | None:
     """The newest span of objects in every split, where the names of folders tell it; else everything is listed."""
     if not all(pattern.has_span and is_object_url(pattern.text) for pattern in patterns.values()):
         return None
-    newest = {find_newest_span(pattern) for pattern in patterns.values()}
+    newest = {find_newest_span(pattern, source.list) for pattern in patterns.values()}
     return newest.pop() if len(newest) == 1 else None
 
 

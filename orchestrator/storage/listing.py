@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import PatternError, StorageError
-from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.orchestrator.span_pattern import Placeholder, SpanPattern, Wildcard
 from spanwise.orchestrator.storage.bucket import open_bucket
 from spanwise.orchestrator.storage.url import WEB, ObjectInfo, parse_url
 
@@ -42,8 +45,13 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
     }
 
 
-def find_newest_span(pattern: SpanPattern, most_empty: int = 20) -> int | None:
+def find_newest_span(
+    pattern: SpanPattern, listing: Callable[[str], Iterable[str]] = list_objects, most_empty: int = 20
+) -> int | None:
     """The highest span that has objects, by the names of the folders of spans, without listing what is in all of them.
+
+    One request for a thousand folders, and `listing` of the highest; where the names sort as the spans do, only the
+    highest names are parsed, which takes longer than the requests.
 
     None where that is unknown: spans are not the names of folders of one folder, or only few of the highest have
     been looked into, and none has any.
@@ -59,13 +67,39 @@ def find_newest_span(pattern: SpanPattern, most_empty: int = 20) -> int | None:
     if not names.has_span or names.calendar is not pattern.calendar:
         return None
     url = parse_url("/".join(segments[:dynamic]))
-    found = (names.match(name) for name in open_bucket(url.home).list_folder(url.key)[0])
-    spans = sorted({each[0] for each in found if each is not None}, reverse=True)
-    for span in spans[:most_empty]:
-        here = (pattern.match(place) for place in list_objects(pattern.glob(span)))
+    for span in itertools.islice(_highest(names, open_bucket(url.home).list_folder(url.key)[0]), most_empty):
+        here = (pattern.match(place) for place in listing(pattern.glob(span)))
         if any(each is not None and each[0] == span for each in here):
             return span
     return None
+
+
+def _highest(names: SpanPattern, folders: Iterable[str]) -> Iterator[int]:
+    """The spans in the names of folders, highest first."""
+    if not _sorts_as_spans(names):
+        spans = {found[0] for name in folders if (found := names.match(name)) is not None}
+        yield from sorted(spans, reverse=True)
+        return
+    below: list[int] = []
+    for name in sorted(folders, reverse=True):
+        found = names.match(name)
+        if found is None:
+            continue
+        if found[0] < 0:
+            below.append(found[0])  # their signs turn the order of their digits around
+        else:
+            yield found[0]
+    yield from sorted(below, reverse=True)
+
+
+def _sorts_as_spans(names: SpanPattern) -> bool:
+    """Whether texts of the pattern sort as their spans: numbers of one width, the most significant first."""
+    holes = [part for part in names.parts if isinstance(part, Placeholder)]
+    if any(isinstance(part, Wildcard) for part in names.parts):
+        return False
+    if names.calendar is Calendar.NUMBER:
+        return len(holes) == 1 and holes[0].width is not None
+    return tuple(part.name for part in holes) == tuple(names.calendar.date_parts)
 
 
 def _is_hidden(rest: str, pattern: str) -> bool:

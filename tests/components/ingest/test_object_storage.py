@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
+from datetime import date, timedelta
 
+import moto.backends
 import pytest
+from moto.core import DEFAULT_ACCOUNT_ID
 
 from spanwise import ExampleGen, Pipeline
-from spanwise.components.ingest.source_files import copy_objects
+from spanwise.components.ingest.source_files import SourceFiles, copy_objects, newest_object_span
 from spanwise.orchestrator.errors import Conflict, ParameterError
 from spanwise.orchestrator.run import State
-from spanwise.orchestrator.storage import list_objects, machine_copies, open_bucket, parse_url
+from spanwise.orchestrator.span import choose
+from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.orchestrator.storage import forget_buckets, list_objects, machine_copies, open_bucket, parse_url
 from spanwise.orchestrator.testing import Trial
+from tests.contract.faulty_proxy import proxied
 from tests.contract.object_storage import serve
 from tests.contract.web_server import serve_web
 
@@ -155,3 +162,30 @@ def test_a_web_server_is_asked_for_no_listing(name):
         ParameterError, match=r"but a web server's files cannot be listed\. Use dates, or numbers of one"
     ):
         ExampleGen(pattern=f"https://host/{name}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("{YYYY}-{MM}-{DD}", lambda n: str(date(2020, 1, 1) + timedelta(n))), ("n{SPAN:5}", "n{:05d}".format)],
+)
+def test_the_newest_of_many_spans_takes_a_request_for_a_thousand(lake, pattern, name, monkeypatch):
+    """And reads few of their names: nothing grows with the objects in them."""
+    count, key = 1_200, parse_url(lake.url).key
+    store = moto.backends.get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
+    for number in range(count):
+        for file in "ab":
+            store.put_object(parse_url(lake.url).bucket, f"{key}/{name(number)}/v1/{file}.csv", b"x\n")
+    patterns = {"all": SpanPattern.parse(f"{lake.url}/{pattern}/v{{VERSION}}/*.csv")}
+    matched, match = [], SpanPattern.match
+    monkeypatch.setattr(SpanPattern, "match", lambda self, path: matched.append(path) or match(self, path))
+
+    with proxied(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        forget_buckets()
+        source = SourceFiles()
+        found = choose(patterns, source.list, newest_object_span(patterns, source))
+    forget_buckets()
+
+    assert found.files["all"][0] == f"{lake.url}/{name(count - 1)}/v1/a.csv"
+    assert len(proxy.requests) == 2 + 1
+    assert len(matched) < 20
