@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-SERVING = {"elastic", "service"}  # folders of tests that serve Flight in their own process
+SERVING = {"elastic", "service", "test_dataset_graphs.py"}  # where tests serve Flight in their own process
 SCENARIO, FORKS_NODES, USES_POLARS, SERVES_FLIGHT = range(4)  # the order of tests
 POLARS = pytest.StashKey()  # is in the stash once this process has used Polars
 
