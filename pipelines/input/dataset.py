@@ -489,15 +489,26 @@ class Dataset(Flow):
         self._check_finite("to_numpy")
         return sinks.to_numpy(self)
 
-    def to_torch(self, *, copy: bool = True, pin_memory: bool = False, device: Any = None, prefetch: int = 0) -> Any:
+    def to_torch(
+        self,
+        *,
+        copy: bool = True,
+        pin_memory: bool = False,
+        device: Any = None,
+        prefetch: int = 0,
+        lightning: bool = False,
+    ) -> Any:
         """A `torch.utils.data.IterableDataset`; each worker of a DataLoader yields its share of the elements.
 
         Without `copy`, tensors share the memory of the dataset's arrays where they can, so nobody may write to them.
         Tensors are put into pinned memory, or on a device, `prefetch` elements ahead; with workers the loader does the
         former: `DataLoader(…, pin_memory=True)`. Its iterators have `state_dict` and `load_state_dict`, which
-        torchdata's `StatefulDataLoader`, and Lightning with it, save and restore.
+        torchdata's `StatefulDataLoader`, and Lightning with it, save and restore. With `lightning`, a state leaves out
+        the element that Lightning reads ahead where the number of elements is not known; a loader without workers.
         """
-        return sinks.to_torch(self, copy=copy, pin_memory=pin_memory, device=device, prefetch=prefetch)
+        return sinks.to_torch(
+            self, copy=copy, pin_memory=pin_memory, device=device, prefetch=prefetch, lightning=lightning
+        )
 
     def to_jax(self, *, sharding: Any = None, prefetch: int = 0) -> Any:
         """An iterable of elements whose leaves are JAX arrays.

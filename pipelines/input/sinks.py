@@ -56,7 +56,7 @@ def to_numpy(dataset: Flow) -> Any:
     return stack(found) if found else []
 
 
-def to_torch(dataset: Flow, *, copy: bool, pin_memory: bool, device: Any, prefetch: int) -> Any:
+def to_torch(dataset: Flow, *, prefetch: int, **handover: Any) -> Any:
     check_whole("to_torch", "prefetch", prefetch, at_least=0)
     try:
         import torch  # noqa: F401  says whether it is there
@@ -64,7 +64,7 @@ def to_torch(dataset: Flow, *, copy: bool, pin_memory: bool, device: Any, prefet
         raise DatasetError("to_torch: PyTorch is not installed: pip install torch") from error
     from spanwise.pipelines.input.torch_dataset import Handover, TorchDataset
 
-    return TorchDataset(dataset, Handover(copy=copy, pin_memory=pin_memory, device=device, prefetch=prefetch))
+    return TorchDataset(dataset, Handover(prefetch=prefetch, **handover))
 
 
 def to_jax(dataset: Flow, *, sharding: Any, prefetch: int) -> Any:

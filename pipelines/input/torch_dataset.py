@@ -40,6 +40,7 @@ class Handover:
     pin_memory: bool = False
     device: Any = None
     prefetch: int = 0  #: how many elements ahead they are pinned or sent
+    lightning: bool = False  #: whether a state leaves out the last element if the number of elements is not known
 
     def tensors(self, element: Any) -> Any:
         return each_leaf(self._tensor, convert_arrays(element))
@@ -55,11 +56,16 @@ class Handover:
         return tensor if self.device is None else tensor.to(self.device, non_blocking=True)
 
     def check(self) -> None:
-        """Refuses to pin or send memory where that cannot be.
+        """Refuses to pin or send memory, or to leave an element out, where that cannot be.
 
         Raises:
             DatasetError: this is a worker of a loader, or there is no accelerator.
         """
+        if get_worker_info() is not None and self.lightning:
+            raise DatasetError(
+                "to_torch(lightning=True): a loader's workers cannot know which of them gave the element that was read "
+                "ahead. Use StatefulDataLoader(…, num_workers=0); map(…, num_parallel=) works ahead there."
+            )
         if get_worker_info() is not None and (self.pin_memory or self.device is not None):
             raise DatasetError(
                 "to_torch(pin_memory=, device=): a loader's workers cannot do that. Leave it to the loader: "
@@ -112,7 +118,8 @@ class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-igno
             else:
                 self._epoch(name, restored)
 
-        return TorchIterator(dataset, epoch, self._handover, follow)
+        leaves_out = self._handover.lightning and not isinstance(dataset.cardinality, int)
+        return TorchIterator(dataset, epoch, self._handover, follow, leaves_out=leaves_out)
 
     def _share(self, worker: Any) -> Flow:
         """The elements of one worker; all of them shuffle alike, also where no seed was given."""
@@ -140,8 +147,12 @@ class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-igno
 class TorchIterator(Iterator[Any]):
     """One pass, or a worker's share of it. Its state does not count what was sent to a device and not given yet."""
 
-    def __init__(self, dataset: Flow, epoch: int, handover: Handover, follow: Callable[[int], None]) -> None:
+    def __init__(
+        self, dataset: Flow, epoch: int, handover: Handover, follow: Callable[[int], None], *, leaves_out: bool = False
+    ) -> None:
         self._dataset = dataset
+        self._leaves_out = leaves_out  # the element that was given last, if it was not the end
+        self._last: State | None = None  # before that element
         self._handover = handover
         self._follow = follow
         self._elements = dataset.iterator(epoch=epoch)
@@ -151,13 +162,15 @@ class TorchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         ahead = self._handover.prefetch
         while len(self._ready) <= ahead and self._failure is None:
-            before = self._elements.state() if ahead else None
+            before = self._elements.state() if ahead or self._leaves_out else None
             try:
                 self._ready.append((before, self._handover.tensors(next(self._elements))))
             except Exception as error:  # noqa: BLE001  also the end: it comes after what is ready
                 self._failure = error
         if self._ready:
-            return self._ready.popleft()[1]
+            self._last, tensors = self._ready.popleft()
+            return tensors
+        self._last = None
         failure, self._failure = self._failure, None
         assert failure is not None
         if isinstance(failure, StopIteration):
@@ -166,6 +179,8 @@ class TorchIterator(Iterator[Any]):
 
     def state_dict(self) -> State:
         """Where it stands: the state of the dataset's iterator."""
+        if self._leaves_out and self._last is not None:
+            return {"input": self._last}
         state = self._ready[0][0] if self._ready else self._elements.state()
         assert state is not None
         return {"input": state}
@@ -174,7 +189,7 @@ class TorchIterator(Iterator[Any]):
         """Continues where the iterator stood that returned the state."""
         self._elements.close()
         self._ready.clear()
-        self._failure = None
+        self._failure = self._last = None
         self._elements = self._dataset.iterator(epoch=0).restore(state["input"])
         self._follow(int(state["input"]["epoch"][0]))
 

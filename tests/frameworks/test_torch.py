@@ -20,6 +20,10 @@ def numbers():
     return inputs.range(COUNT).shuffle(12, seed=1)
 
 
+def is_small(number):
+    return number < 1_000
+
+
 def ints(elements):
     return [int(element) for element in elements]
 
@@ -106,8 +110,10 @@ def test_memory_is_not_pinned_for_nothing():
         list(loader)
 
 
-def test_lightning_restores_the_place_in_an_epoch(tmp_path):
-    """A training that was stopped in the middle of an epoch sees each element of it once."""
+@pytest.mark.parametrize("dataset", [numbers(), numbers().filter(is_small)], ids=["known", "unknown"])
+@pytest.mark.parametrize("steps", [1, 13, 24])
+def test_lightning_restores_the_place_in_an_epoch(tmp_path, dataset, steps):
+    """A training that was stopped in an epoch sees each element of it once; also where their number is not known."""
     lightning = pytest.importorskip("lightning.pytorch")
 
     class Model(lightning.LightningModule):
@@ -135,7 +141,7 @@ def test_lightning_restores_the_place_in_an_epoch(tmp_path):
                 trainer.should_stop = True
 
     def fit(model, steps, path=None):
-        loader = loaders.StatefulDataLoader(numbers().to_torch(), batch_size=None, num_workers=0)
+        loader = loaders.StatefulDataLoader(dataset.to_torch(lightning=True), batch_size=None, num_workers=0)
         trainer = lightning.Trainer(
             max_epochs=1,
             callbacks=[Stop(steps)],
@@ -148,7 +154,17 @@ def test_lightning_restores_the_place_in_an_epoch(tmp_path):
         trainer.fit(model, loader, ckpt_path=path, weights_only=False)
 
     first, second = Model(), Model()
-    fit(first, 13)
+    fit(first, steps)
     fit(second, None, tmp_path / "stopped.ckpt")
 
-    assert first.seen + second.seen == list(numbers().iterator(epoch=0))
+    assert len(first.seen) == steps
+    assert first.seen + second.seen == list(dataset.iterator(epoch=0))
+
+
+def test_workers_cannot_leave_out_what_lightning_reads_ahead():
+    """Each has given some of the last elements."""
+    loader = torch.utils.data.DataLoader(
+        numbers().filter(is_small).to_torch(lightning=True), batch_size=None, num_workers=1
+    )
+    with pytest.raises(DatasetError, match="num_workers=0"):
+        list(loader)
