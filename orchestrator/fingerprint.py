@@ -106,12 +106,15 @@ class Tree:
     size_bytes: int  #: their total size
 
 
-def of_tree(path: str | os.PathLike[str], *, sync: bool = False) -> Tree:
+def of_tree(
+    path: str | os.PathLike[str], *, sync: bool = False, known: Mapping[str, tuple[bytes, int]] | None = None
+) -> Tree:
     """The digest of a file, or of a folder by the names and bytes of all that is in it, empty folders included.
 
     Times, owners and permissions do not count. A symbolic link inside a folder counts by its text if it stays within
     the folder; one that leaves it is refused, since what it shows can change after the digest was taken.
-    `sync` writes each file and folder through to the disk on the way, the inner ones first.
+    `sync` writes each file and folder through to the disk on the way, the inner ones first. `known` has the digest of
+    the bytes, and their number, of files that whoever has just written them need not read again; they are on disk.
 
     Raises:
         Unfingerprintable: nothing is there, it cannot be read, or it holds a socket, a device or a link to outside.
@@ -123,8 +126,9 @@ def of_tree(path: str | os.PathLike[str], *, sync: bool = False) -> Tree:
     sizes: list[int] = []
 
     def contents(file: str) -> bytes:
-        content, size_bytes = _read(file, buffer, sync=sync)
-        files[os.path.relpath(file, top)] = content.hex()
+        name = os.path.relpath(file, top)
+        content, size_bytes = known[name] if known and name in known else _read(file, buffer, sync=sync)
+        files[name] = content.hex()
         sizes.append(size_bytes)
         return frame(b"D", content)
 

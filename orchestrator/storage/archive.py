@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
@@ -27,6 +28,8 @@ from spanwise.orchestrator.storage.eviction import ASIDE, evict_sometimes
 from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
 from spanwise.orchestrator.storage.url import ObjectUrl
 from spanwise.orchestrator.storage.use_lock import UseLock
+
+Result = TypeVar("Result")
 
 _SIDE_BY_SIDE = 8  # requests at a time: they wait for the network, not for a processor
 _MANIFEST = ".json"
@@ -146,8 +149,8 @@ class BucketArchive:
         draft = self.root / ASIDE / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         try:
             draft.mkdir(parents=True)
-            self._download(Manifest.from_json(manifest, f"{home}{_MANIFEST}"), home, draft)
-            digest = fingerprint.of_tree(draft, sync=True).digest
+            known = self._download(Manifest.from_json(manifest, f"{home}{_MANIFEST}"), home, draft)
+            digest = fingerprint.of_tree(draft, sync=True, known=known).digest
             if content and digest != content:
                 raise DamagedArtifact(
                     f"{home} does not have the content that was published (digest {digest}, not {content})."
@@ -159,19 +162,23 @@ class BucketArchive:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _download(self, manifest: Manifest, home: ObjectUrl, draft: Path) -> None:
+    def _download(self, manifest: Manifest, home: ObjectUrl, draft: Path) -> dict[str, tuple[bytes, int]]:
+        """Returns the digest and size of each file that is one object."""
         for folder in (*manifest.folders, *(os.path.dirname(name) for name in manifest.files)):  # noqa: PTH120
             (draft / folder).mkdir(parents=True, exist_ok=True)
         for name in manifest.files:
             (draft / name).touch()
 
-        def download(part: ManifestPart) -> None:
-            self._bucket.download_part((home / part.key).key, draft / part.file, part.start)
+        def download(part: ManifestPart) -> bytes:
+            return self._bucket.download_part((home / part.key).key, draft / part.file, part.start)
 
-        _side_by_side(download, list(manifest.parts()))
+        parts = list(manifest.parts())
+        digests = _side_by_side(download, parts)
         for name, target in manifest.links.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).symlink_to(target)
+        whole = zip(parts, digests, strict=True)
+        return {p.file: (d, p.size_bytes) for p, d in whole if p.size_bytes == manifest.files[p.file]}
 
     def _evict(self) -> None:
         evict_sometimes(self.root, self.most_bytes, _lock(self.root), self.has)
@@ -197,12 +204,11 @@ def _lock(root: Path) -> UseLock:
     return UseLock(root)
 
 
-def _side_by_side(call: Callable[[ManifestPart], None], parts: Sequence[ManifestPart]) -> None:
+def _side_by_side(call: Callable[[ManifestPart], Result], parts: Sequence[ManifestPart]) -> list[Result]:
     if len(parts) < 2:  # noqa: PLR2004  no threads for one
-        list(map(call, parts))
-        return
+        return list(map(call, parts))
     with ThreadPoolExecutor(min(len(parts), _SIDE_BY_SIDE), "archive") as pool:
-        list(pool.map(call, parts))
+        return list(pool.map(call, parts))
 
 
 def _is_place(place: str) -> bool:

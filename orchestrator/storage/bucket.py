@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from spanwise.orchestrator.digest import new_hash
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.helper import HelpedBucket
 from spanwise.orchestrator.storage.unfinished import UnfinishedUpload, abort_upload, list_uploads
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _RETRY_FOR = timedelta(seconds=60)  # a server that is away for longer is an error
 _CHUNK_BYTES = 8 << 20
+_HASHED_BYTES = 1 << 20  # what a processor's cache still has when it is hashed
 _MOST_DELETED = 1000  # objects in one request, the limit of S3
 _used_by: int | None = None  # the process in which the library's threads run
 
@@ -136,8 +138,10 @@ class StorageBucket:
         with self._translated(key):
             obstore.put(self._objects, key, content, use_multipart=False)
 
-    def download_part(self, key: str, path: Path, start: int) -> None:
-        """Writes an object into a local file, from a byte on; not yet through to the disk.
+    def download_part(self, key: str, path: Path, start: int) -> bytes:
+        """Writes an object into a local file, from a byte on, through to the disk; returns the digest of its bytes.
+
+        They are hashed while they are at hand, by each of the threads that fetch parts.
 
         Raises:
             Conflict: there is no such object.
@@ -146,11 +150,16 @@ class StorageBucket:
 
         with self._translated(key), path.open("r+b") as file:
             file.seek(start)
+            state = new_hash()
             try:
-                for chunk in obstore.get(self._objects, key).stream(min_chunk_size=_CHUNK_BYTES):
+                for chunk in obstore.get(self._objects, key).stream(min_chunk_size=_HASHED_BYTES):
                     file.write(chunk)
+                    state.update(chunk)
             except FileNotFoundError:
                 raise Conflict(f"{self.home / key} is gone.") from None
+            file.flush()
+            os.fsync(file.fileno())
+        return state.digest()
 
     def write(self, key: str, content: bytes, *, replacing: str | None = None) -> str:
         """Writes a small object, and returns its etag.

@@ -55,8 +55,8 @@ class HelpedBucket:
     def upload_part(self, path: Path, key: str, start: int, size_bytes: int) -> None:
         self._ask("upload_part", path, key, start, size_bytes)
 
-    def download_part(self, key: str, path: Path, start: int) -> None:
-        self._ask("download_part", key, path, start)
+    def download_part(self, key: str, path: Path, start: int) -> bytes:
+        return self._ask("download_part", key, path, start)  # type: ignore[no-any-return]
 
     def write(self, key: str, content: bytes, *, replacing: str | None = None) -> str:
         return self._ask("write", key, content, replacing=replacing)  # type: ignore[no-any-return]

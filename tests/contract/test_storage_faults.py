@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import urllib.error
 import urllib.request
 import uuid
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator.errors import Conflict, StorageError
+from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
 from spanwise.orchestrator.storage import BucketArchive, bucket, forget_buckets, open_bucket, parse_url
 from tests.contract.faulty_proxy import Fault, proxied
 from tests.contract.object_storage import SERVERS, serve
@@ -76,6 +79,29 @@ def test_what_passes_is_tried_again(tmp_path, artifact, place, proxy, fault, met
 
     assert contents(artifact) == before
     assert len(failed) == (1 if (method, fault) == ("HEAD", LATE) else 2)
+
+
+def test_a_copy_is_digested_while_it_is_written(tmp_path, artifact, place, proxy, monkeypatch):
+    """Only a file of several objects is read again; the digest is that of the files all the same."""
+    archive = BucketArchive(tmp_path / "root", place)
+    content = fingerprint.of_tree(artifact).digest
+    archive.keep(artifact, content)
+    artifact.rename(tmp_path / "aside")
+    read, again = fingerprint._read, []
+    monkeypatch.setattr(
+        fingerprint, "_read", lambda file, buffer, *, sync: again.append(file) or read(file, buffer, sync=sync)
+    )
+
+    archive.fetch(str(artifact), content)
+
+    assert [Path(file).name for file in again] == ["large"]
+    assert fingerprint.of_tree(artifact).digest == content
+    shutil.rmtree(artifact)
+    place_of_small = (place / "rows/Count/model/1/small").key
+    open_bucket(place.home).write(place_of_small, b"smalL")
+    with pytest.raises(DamagedArtifact, match="does not have the content that was published"):
+        archive.fetch(str(artifact), content)
+    assert not artifact.exists()
 
 
 def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, place, proxy):
