@@ -92,12 +92,14 @@ test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of 
 	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/contract/test_storage_faults.py \
 	    tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py
 
-# Without it, PostgreSQL is tested only where it is installed already.
-test-sql: $(VENV)/.dev  ## Run the tests of queries on a PostgreSQL of their own; installs Debian's where it is missing
-	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v initdb >/dev/null || { \
-	    echo "Installing PostgreSQL"; apt-get install --yes --no-install-recommends postgresql >/dev/null; } || \
-	    { echo "There is no PostgreSQL, and apt-get could not install it: apt-get install postgresql" >&2; exit 1; }
+# Without it, database servers are tested only where they are installed already.
+test-sql: $(VENV)/.dev  ## Run the tests of queries and of the web page on a PostgreSQL and a MariaDB of their own; installs Debian's where they are missing
+	@{ ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v initdb >/dev/null; } && command -v mariadbd >/dev/null || { \
+	    echo "Installing PostgreSQL and MariaDB"; \
+	    apt-get install --yes --no-install-recommends postgresql mariadb-server >/dev/null; } || \
+	    { echo "A database server is missing, and apt-get could not install it: apt-get install postgresql mariadb-server" >&2; exit 1; }
 	SPANWISE_TEST_SQL=1 $(BIN)/python -m pytest -n 0 tests/components/ingest/test_query_example_gen.py
+	tests/contract/databases.sh $(BIN)/python -m pytest -n 0 tests/scheduler/web/test_database_servers.py
 
 # TFDV has no wheels for later Pythons. Beam from 2.60 on lacks what tfx-bsl imports.
 test-peers: $(VENV)/.dev  ## Compare statistics, transforms and metrics with TFDV, TensorFlow Transform and TFMA; needs Python 3.10

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import Execution, Report, Run, State
+from spanwise.orchestrator import Examples, Execution, Report, Run, State
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.serving import claim_pushes
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
@@ -54,6 +54,17 @@ def record_times(store, past):
             )
         )
         read = made.outputs["report"]
+
+
+def record_hours(store, count):
+    """So many hourly spans, more than a picture has cells of their own."""
+    run = store.begin_run(
+        Run(pipeline="hourly", calendar="hour", span=FIRST * 24, state=State.COMPLETE, nodes=("Ingest",))
+    )
+    begun = store.begin(Execution(pipeline="hourly", run=run.number, node="Ingest", component="ExampleGen"))
+    facts = {"version": 1, "split_names": ["train"], "calendar": "hour", "rows": {"train": 9}}
+    hours = tuple(Examples("/nowhere", properties={"span": FIRST * 24 + n, **facts}) for n in range(count))
+    store.publish(replace(begun, state=State.COMPLETE, outputs={"examples": hours}))
 
 
 class Server:
@@ -109,6 +120,7 @@ def root(tmp_path_factory):
             pusher = Execution(pipeline="flights", run=past.run.number, node="Pusher")
             store.claim(*claim_pushes(store, pusher, [pushed]))
         record_times(store, past)
+        record_hours(store, 1300)
         past.begin(FIRST + 10)
         past.ingest(FIRST + 10, version=2)  # models have learned from version 1
         (spans[-1].path / "report.html").write_text(

@@ -102,6 +102,25 @@ def test_a_range_of_spans_is_chosen_by_dragging(server, tab):
     assert page.url.endswith("/spans")
 
 
+def test_of_very_many_spans_a_range_is_chosen_and_one_is_opened(server, tab):
+    """Where cells are too small to be links of their own, what is under the pointer is told from its place."""
+    page = tab(server.url + "/p/hourly/spans")
+    box = page.locator("rect[data-base]").bounding_box()
+    assert page.locator("[data-span]").count() == 0
+    hour = box["height"] / 24
+    page.mouse.move(box["x"] + 1, box["y"] + 5.5 * hour)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 1, box["y"] + 20.5 * hour, steps=3)
+    page.mouse.up()
+    chosen = page.input_value("[name=first]"), page.input_value("[name=last]")
+    page.mouse.click(box["x"] + 1, box["y"] + 7.5 * hour)
+    page.wait_for_url("**/spans/*")
+
+    assert chosen == ("2013-01-01T05", "2013-01-01T20")
+    assert page.inner_text("h1").startswith("2013-01-01T07")
+    assert page.complaints == []
+
+
 def test_a_run_is_watched_from_start_to_end_and_keeps_what_was_opened(server, tab):
     """The page of pipelines shows it by itself; what the reader has opened on the page of the run stays open."""
     overview = tab(server.url + "/")
@@ -150,6 +169,60 @@ def test_a_report_made_by_users_has_no_rights(server, tab):
     assert inside.evaluate("document.querySelector('h1').textContent") == "report"
     assert "a dialog" not in page.complaints
     assert frame.get_attribute("sandbox") == ""
+
+
+MEASURED = """
+    count = RowCount(examples=ingest["examples"], at_least=24)
+    measured = StatisticsGen(examples=count["examples"])
+    schema = SchemaGen(statistics=measured["statistics"])
+    checked = ExampleValidator(statistics=measured["statistics"], schema=schema["schema"])
+"""
+
+
+def test_what_a_run_has_measured_shows_on_the_pages_of_its_artifacts(tmp_path, tab):
+    """Statistics, schema, anomalies and evaluation of a run of the pipeline that `spanwise init` creates."""
+    import spanwise
+
+    command = [sys.executable, "-P", "-m", "spanwise"]
+    subprocess.run([*command, "init", str(tmp_path / "rides")], check=True, stdout=subprocess.DEVNULL)
+    file = tmp_path / "rides" / "rides.py"
+    text = file.read_text().replace("Gate, ", "ExampleValidator, Gate, SchemaGen, StatisticsGen, ", 1)
+    text = re.sub("\n    count = .*\n", MEASURED, text).replace(
+        "[ingest, count, ", "[ingest, count, measured, schema, checked, "
+    )
+    file.write_text(text)
+    run = subprocess.run(
+        [*command, "run", "rides.py", "--span", "2024-05-01"], cwd=file.parent, capture_output=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    with spanwise.connect(file.parent / ".spanwise") as client:
+        kinds = ("ExampleStatistics", "ExampleAnomalies", "ModelEvaluation", "Schema")
+        made = {kind: client.artifacts("rides", kind=kind, limit=1)[0].id for kind in kinds}
+    running = Server(file.parent)
+    try:
+        page = tab(running.url)
+        inside = {}
+        for kind, said in (
+            ("ExampleStatistics", "temperature"),
+            ("ExampleAnomalies", "Anomalies"),
+            ("ModelEvaluation", "r2"),
+        ):
+            page.goto(f"{running.url}/a/{made[kind]}")
+            frame = page.frame_locator("iframe[sandbox='']").first
+            inside[kind] = frame.locator("body").inner_text(timeout=60_000)
+            assert said in inside[kind]
+        page.goto(f"{running.url}/a/{made['Schema']}")
+        schema = page.inner_text("#text")
+        page.goto(f"{running.url}/p/rides/spans/2024-05-01")
+        page.click("text=statistics.html of")
+        unfolded = page.frame_locator("iframe[sandbox='']").first.locator("body").inner_text(timeout=60_000)
+
+        assert "temperature" in schema
+        assert "2024-05-01" in inside["ExampleStatistics"]
+        assert unfolded == inside["ExampleStatistics"]
+        assert [c for c in page.complaints if "Blocked script execution" not in c] == []
+    finally:
+        running.stop()
 
 
 def test_the_first_page_is_there_soon_and_assets_are_small(server, tab):

@@ -66,20 +66,52 @@
     return ahead > 0 ? "in " + text : text + " ago";
   }
 
+  // The span under the pointer: a cell of its own, or a place in a band of very many.
+  function spanAt(event) {
+    const cell = event.target.closest && event.target.closest("[data-span]");
+    if (cell) return Number(cell.dataset.span);
+    const band = event.target.closest && event.target.closest("[data-base]");
+    if (!band) return null;
+    const box = band.getBoundingClientRect(), data = band.dataset;
+    const column = Math.floor((event.clientX - box.left) / box.width * data.columns);
+    const row = Math.floor((event.clientY - box.top) / box.height * data.rows);
+    const span = Number(data.base) + column * data.across + row * data.down;
+    return Math.min(Math.max(span, Number(data.least)), Number(data.most));
+  }
+  const LABELS = { day: (n) => new Date(n * 864e5).toISOString().slice(0, 10), hour: (n) => new Date(n * 36e5).toISOString().slice(0, 13), number: String };
+  function labelOf(span) {
+    const cell = document.querySelector('[data-span="' + span + '"]');
+    if (cell) return decodeURIComponent(new URL(cell.closest("a").getAttribute("href"), location).pathname.split("/").pop());
+    const name = LABELS[document.querySelector("[data-base]").dataset.calendar];
+    return name ? name(span) : "";
+  }
   function dragging() {
     let from = null;
-    const span = (event) => { const cell = event.target.closest && event.target.closest("[data-span]"); return cell ? Number(cell.dataset.span) : null; };
     const mark = (a, b) => { for (const cell of document.querySelectorAll("[data-span]")) cell.classList.toggle("chosen", a !== null && Number(cell.dataset.span) >= Math.min(a, b) && Number(cell.dataset.span) <= Math.max(a, b)); };
-    document.addEventListener("pointerdown", (event) => { if (event.target.closest && event.target.closest(".drag")) from = span(event); });
+    const fill = (a, b) => {
+      document.querySelector("[name=first]").value = labelOf(Math.min(a, b));
+      document.querySelector("[name=last]").value = labelOf(Math.max(a, b));
+    };
+    document.addEventListener("pointerdown", (event) => { if (event.button === 0 && event.target.closest && event.target.closest(".drag")) from = spanAt(event); });
     document.addEventListener("dragstart", (event) => { if (event.target.closest && event.target.closest(".drag")) event.preventDefault(); });
-    document.addEventListener("pointermove", (event) => { const to = from === null ? null : span(event); if (to !== null && to !== from) mark(from, to); });
+    document.addEventListener("pointermove", (event) => {
+      const to = from === null ? null : spanAt(event);
+      if (to === null || to === from) return;
+      mark(from, to);
+      fill(from, to);
+    });
     document.addEventListener("pointerup", (event) => {
-      const to = from === null ? null : span(event), begun = from;
+      const to = from === null ? null : spanAt(event), begun = from;
       from = null;
-      if (to === null || begun === null || to === begun) return mark(null, null);
-      const label = (n) => { const cell = document.querySelector('[data-span="' + n + '"]'); return decodeURIComponent(new URL(cell.closest("a").href.baseVal || cell.closest("a").getAttribute("href"), location).pathname.split("/").pop()); };
-      document.querySelector("[name=first]").value = label(Math.min(begun, to));
-      document.querySelector("[name=last]").value = label(Math.max(begun, to));
+      if (to === null || begun === null) return mark(null, null);
+      if (to === begun) {
+        mark(null, null);
+        const label = event.target.closest("[data-base]") ? labelOf(to) : "";  // a cell of its own is a link
+        const node = new URLSearchParams(location.search).get("node");
+        if (label) location.href = location.pathname + "/" + encodeURIComponent(label) + (node ? "?node=" + encodeURIComponent(node) : "");
+        return;
+      }
+      fill(begun, to);
       document.querySelector("[name=first]").closest("form").classList.add("changed");
       document.addEventListener("click", (click) => click.preventDefault(), { once: true, capture: true });
     });

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from spanwise.scheduler.web.pictures.svg import element, join, link, picture
 
-_WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 130.0, 40.0, 14.0, 12.0, 4.0
+_WIDE, _HIGH, _GAP_X, _GAP_Y, _EDGE = 138.0, 40.0, 14.0, 12.0, 4.0
 _SWEEPS = 4
 _CHARACTERS = 16  # of a line in a box
 
@@ -82,7 +82,7 @@ def _box(box: Box, x: float, y: float) -> Markup:
         box.href,
         element("rect", x=x, y=y, width=_WIDE, height=_HIGH, rx=5, class_=f"box {box.state}"),
         element("text", f"{box.sign} {_cut(box.text)}".strip(), x=x + 6, y=y + 17, class_="name"),
-        element("text", _cut(box.below, _CHARACTERS + 3), x=x + 6, y=y + 32, class_="axis"),
+        element("text", _cut(box.below, _CHARACTERS + 4), x=x + 6, y=y + 32, class_="axis"),
         label=label,
     )
 

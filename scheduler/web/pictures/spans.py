@@ -5,6 +5,7 @@ Tens of thousands of spans are drawn as one path for each state; up to a thousan
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -48,13 +49,18 @@ def place_span(calendar: Calendar, span: int) -> SpanPlace:
     """Days by week and weekday, hours by day and hour, all others in rows."""
     start = calendar.start_of(span)
     if start is None or calendar not in (Calendar.DAY, Calendar.HOUR):
-        wide = {Calendar.WEEK: 53, Calendar.MONTH: 12, Calendar.QUARTER: 4}.get(calendar, _STRIP)
+        wide = _wide(calendar)
         return SpanPlace("", span % wide, span // wide)
     first = start.replace(month=1, day=1, hour=0)
     day = (start - first).days
     if calendar is Calendar.HOUR:
         return SpanPlace(str(start.year), day, start.hour)
     return SpanPlace(str(start.year), (day + first.weekday()) // 7, start.weekday())
+
+
+def _wide(calendar: Calendar) -> int:
+    """How many spans a row of a strip has."""
+    return {Calendar.WEEK: 53, Calendar.MONTH: 12, Calendar.QUARTER: 4}.get(calendar, _STRIP)
 
 
 def draw_swatch(state: str) -> Markup:
@@ -94,6 +100,8 @@ def draw_spans(
         else _draw_paths(cells, places, corner, size)
     )
     labels = [_label_band(calendar, band, offset[band], size, rows) for band in bands]
+    if len(cells) > MOST_CELLS:
+        drawn = itertools.chain(drawn, _draw_bands(calendar, places, offset, size, rows))
     width = _HEAD + columns * size + 2
     return picture(width, len(bands) * (height + _GAP), title, *labels, join(drawn), class_="spans")
 
@@ -168,6 +176,35 @@ def _draw_paths(
             paths[state].append(f"M{x:g} {y:g}h{size:g}v{len(stroke) * size:g}h{-size:g}z")
     for state, strokes in sorted(paths.items()):
         yield element("path", d="".join(strokes), class_=f"cell {state}")
+
+
+def _draw_bands(
+    calendar: Calendar, places: Mapping[int, SpanPlace], offset: Mapping[str, float], size: float, rows: int
+) -> Iterator[Markup]:
+    """What takes the pointer where cells are too many to be elements: `data-` says which span is where in a band."""
+    seen: dict[str, tuple[int, SpanPlace]] = {}
+    for span, place in places.items():
+        seen.setdefault(place.band, (span, place))
+    lowest = 0 if next(iter(seen)) else min(place.row for place in places.values())
+    columns = {band: max(p.column for p in places.values() if p.band == band) + 1 for band in seen}
+    for band, (span, place) in seen.items():
+        across, down = (rows, 1) if band else (1, _wide(calendar))
+        yield element(
+            "rect",
+            x=_HEAD,
+            y=offset[band] + _TOP,
+            width=columns[band] * size,
+            height=rows * size,
+            class_="band",
+            data_calendar=calendar.value,
+            data_base=span - place.column * across - (place.row - lowest) * down,
+            data_across=across,
+            data_down=down,
+            data_columns=columns[band],
+            data_rows=rows,
+            data_least=min(places),
+            data_most=max(places),
+        )
 
 
 def _label_band(calendar: Calendar, band: str, top: float, size: float, rows: int) -> Markup:

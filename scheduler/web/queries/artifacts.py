@@ -11,6 +11,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, NotRecorded, UsageError
 from spanwise.orchestrator.lineage import Direction, Lineage, walk
 from spanwise.orchestrator.verdict import Verdict
@@ -183,7 +185,7 @@ def _graph(record: ArtifactRecord, up: Lineage, down: Lineage) -> Markup:
         Box(
             str(artifact.id),
             artifact.kind,
-            records.describe_artifact(artifact, record.calendar).replace(artifact.name, _end(artifact.name)),
+            _label(artifact, record.calendar),
             "here" if artifact.id == record.id else "",
             artifact_url(artifact.id),
         )
@@ -199,5 +201,7 @@ def _graph(record: ArtifactRecord, up: Lineage, down: Lineage) -> Markup:
     return draw_graph(boxes, edges, f"What {record.name} was made from, on the left, and what was made from it")
 
 
-def _end(name: str) -> str:
-    return "/".join(name.split("/")[1:])
+def _label(artifact: Artifact, calendar: Calendar) -> str:
+    """Its span and version, or what tells it from others of its kind."""
+    label = records.describe_artifact(artifact, calendar).partition(" (")[0]
+    return label.replace(artifact.name, "/".join(artifact.name.split("/")[1:]))
