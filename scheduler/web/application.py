@@ -6,7 +6,6 @@ import logging
 import mimetypes
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -25,6 +24,7 @@ from spanwise.scheduler.web.guard import Asgi, Guard
 from spanwise.scheduler.web.live import LiveHub
 from spanwise.scheduler.web.pages import ASSETS, Page
 from spanwise.scheduler.web.queries.artifacts import find_file
+from spanwise.scheduler.web.queries.logs import find_log
 from spanwise.scheduler.web.routes import find_route, make_page
 from spanwise.scheduler.web.site import Ask, WebSite
 from spanwise.scheduler.web.views.actions import Redirected
@@ -128,17 +128,14 @@ class _Handler:
         """The whole log of one attempt."""
         from starlette.responses import FileResponse
 
-        places = request.path_params
+        places = {name: str(place) for name, place in request.path_params.items()}
         try:
-            run = self._site.store.run(places["pipeline"], places["number"])
+            execution, log = find_log(self._site, Ask(places, dict(request.query_params)))
         except SpanwiseError as error:
             return self.refuse(404, "Not recorded", str(error))
-        found = [e for e in self._site.store.executions(run) if e.node == places["node"] and e.log]
-        wanted = request.query_params.get("attempt", "")
-        execution = next((e for e in found if str(e.attempt) == wanted), found[-1] if found else None)
-        if execution is None or not Path(execution.log).is_file():
-            return self.refuse(404, "No log", "There is no such log; logs of old runs are removed by: spanwise gc")
-        name = f"{run.pipeline}-{run.number}-{execution.node}.log"
+        if log.gone:
+            return self.refuse(404, "No log", "Its file is gone; logs of old runs are removed by: spanwise gc")
+        name = f"{execution.pipeline}-{execution.run}-{execution.node}.log"
         return FileResponse(execution.log, media_type="application/octet-stream", filename=name)
 
     def answer_api(self, request: Request) -> Response:
@@ -167,11 +164,11 @@ class _Handler:
         form = dict(parse_qsl((await request.body())[:4096].decode("utf-8", "replace")))
         given = form if request.method == "POST" else request.query_params
         where = "/" + str(given.get("next", "/")).lstrip("/\\")
-        if request.method == "POST" and self._site.policy.role_of(form.get("token", "")) is not None:
+        if request.method == "POST" and self._site.policy.role_of(form.get("token", "").strip()) is not None:
             from urllib.parse import urlencode
 
             mark = "&" if "?" in where else "?"
-            return RedirectResponse(f"{where}{mark}{urlencode({'token': form['token']})}", 303)
+            return RedirectResponse(f"{where}{mark}{urlencode({'token': form['token'].strip()})}", 303)
         page = Page("login.html", "A token is needed", {"next": where, "wrong": request.method == "POST"})
         return HTMLResponse(self._site.renderer.render(page, None, "/login"), 403 if request.method == "POST" else 200)
 

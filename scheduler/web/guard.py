@@ -74,13 +74,13 @@ class Guard:
 
     def _refuse_site(self, method: str, headers: dict[str, str]) -> Asgi | None:
         host = headers.get("host", "")
-        name = (urlsplit(f"//{host}").hostname or "").lower()
+        name = _host_of(f"//{host}")[1]
         if name not in self._policy.hosts:
             return self._refuse(
                 421, "Not a name of this server", f"It was called as {name or 'nothing'}. Allow it: --allow-host NAME"
             )
         origin = headers.get("origin")
-        if origin is not None and (urlsplit(origin).netloc != host or origin == "null"):
+        if origin is not None and (_host_of(origin)[0] != host or origin == "null"):
             return self._refuse(403, "Another site asks", "Requests from pages of other sites are refused.")
         if method not in ("GET", "HEAD", "POST"):
             return self._refuse(405, "Not a method of this server", "It takes GET and POST.")
@@ -102,7 +102,7 @@ class Guard:
             return visit, False
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if policy.tokens:
-            role = policy.role_of(token.strip()) if scheme.lower() == "bearer" else None
+            role = policy.role_of(_decode(token).strip()) if scheme.lower() == "bearer" else None
             return (None if role is None else Visit.begin(role, f"{role.value} by token")), False
         return Visit.begin(policy.role, self._me), True
 
@@ -159,6 +159,20 @@ async def _limited(receive: Receive, headers: dict[str, str]) -> Receive:
 
     again.body = kept  # type: ignore[attr-defined]
     return again
+
+
+def _host_of(url: str) -> tuple[str, str]:
+    """The host of a URL with its port as written, and in small letters without; empty when it is no URL at all."""
+    try:
+        parts = urlsplit(url)
+        return parts.netloc, (parts.hostname or "").lower()
+    except ValueError:
+        return "", ""
+
+
+def _decode(header: str) -> str:
+    """What a program has sent as UTF-8: headers are read as Latin-1."""
+    return header.encode("latin-1").decode("utf-8", "replace")
 
 
 def _cookie_of(header: str) -> str:

@@ -41,7 +41,7 @@ class ServerOptions:
 def read_tokens(environment: Mapping[str, str]) -> dict[WebRole, str]:
     """The tokens in the environment, where other users of the machine do not see them."""
     found = {WebRole.OPERATOR: environment.get(OPERATOR_TOKEN, ""), WebRole.VIEWER: environment.get(VIEWER_TOKEN, "")}
-    return {role: token for role, token in found.items() if token}
+    return {role: token.strip() for role, token in found.items() if token.strip()}
 
 
 def check_options(options: ServerOptions) -> AccessPolicy:

@@ -10,7 +10,10 @@ import pytest
 
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.browser.conftest import Server
 from tests.scheduler.cli.test_judge import PIPELINE, arrive
@@ -31,6 +34,8 @@ def served(tmp_path_factory):
     with contextlib.chdir(folder):
         Path("days.py").write_text(PUSHED)
         Path("flow.py").write_text(FLOW)
+        nightly = 'from spanwise import Schedule\n\nnightly = Schedule(clock, cron="0 3 * * *", zone="UTC")\n'
+        Path("clock.py").write_text(f"{FLOW.replace('flow', 'clock')}\n{nightly}")
         arrive(1, rows=10)
         arrive(2, rows=2)
         home = folder / ".spanwise"
@@ -38,6 +43,9 @@ def served(tmp_path_factory):
         with contextlib.closing(open_store(str(home / "metadata.db"), root=home)) as store:
             table = Timetable("days", cron="0 3 * * *", zone="UTC", span=days_before(1))
             put_schedule(store, ScheduleRecord(timetable=table, since=datetime.now(UTC), source="days.py", calendar=""))
+            at = datetime(2026, 3, 1, 3, tzinfo=UTC)
+            tick = Tick(at=at, name="2026-03-01T03:00", wall=at, span=3)
+            claim_tick(store, "days", tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED, why="no power"))
     running = Server(folder)
     yield running
     running.stop()
@@ -128,15 +136,21 @@ def test_a_refused_span_is_accepted_resumed_pushed_rolled_back_and_backfilled(se
     assert activity.count("spanwise ") >= 12
 
 
-def test_a_schedule_is_paused_and_resumed(reader):
-    """By whom and why is on its page."""
+def test_a_schedule_is_paused_and_resumed_and_a_missed_tick_is_given_up(reader):
+    """By whom and why is on its page; what is due is run, and what was missed is listed until it is given up."""
     reader.look("/p/days/schedule")
     reader.follow("Pause")
     reader.do("Pause a schedule", because="new disks")
     assert "new disks" in reader.look("/p/days/schedule")
     reader.follow("Resume")
     reader.do("Resume a schedule")
-    assert "new disks" not in reader.look("/p/days/schedule")
+    assert "1 missed" in reader.look("/p/days/schedule")
+    reader.follow("Give up")
+    reader.do("Give up missed ticks", because="a holiday")
+    assert "1 missed" not in reader.look("/p/days/schedule")
+    assert "new disks" not in reader.page.inner_text("main")
+    reader.look("/do/tick?file=clock.py")
+    assert "Nothing is due" in reader.do("Run what is due")
 
 
 def test_of_two_readers_who_start_the_same_the_second_is_told_and_one_stops_it(served, reader, tab):

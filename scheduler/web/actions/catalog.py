@@ -201,6 +201,13 @@ _ALL = (
         command=_about("schedule", "resume", of="pipeline"),
     ),
     Action(
+        name="tick",
+        title="Run what is due",
+        does="Runs the ticks that are due, as a scheduler would, and ends. A scheduler that is started goes on.",
+        fields=(_FILE,),
+        command=_about("schedule", "tick", of="file"),
+    ),
+    Action(
         name="acknowledge",
         title="Give up missed ticks",
         does="They need no backfill any more, and are no longer listed.",

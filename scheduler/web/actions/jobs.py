@@ -126,8 +126,14 @@ def list_requests(store: Store, limit: int) -> list[ActionRequest]:
 
 
 def number_of_job(text: str) -> int:
-    """The number of a job, as an address says it; 0, which no job has, for anything else."""
-    return int(text) if text.isdecimal() and len(text) < 10 else 0  # noqa: PLR2004
+    """The number of a job, as an address says it.
+
+    Raises:
+        NotRecorded: it is no number, so there is no such job.
+    """
+    if not text.isdecimal() or len(text) > 9:  # noqa: PLR2004
+        raise NotRecorded(f"{text!r} is not the number of a job. See what was asked for on the page Activity.")
+    return int(text)
 
 
 def read_job(site: WebSite, number: int) -> ActionJob:

@@ -186,7 +186,9 @@ def _draw_bands(
     for span, place in places.items():
         seen.setdefault(place.band, (span, place))
     lowest = 0 if next(iter(seen)) else min(place.row for place in places.values())
-    columns = {band: max(p.column for p in places.values() if p.band == band) + 1 for band in seen}
+    columns: dict[str, int] = defaultdict(int)
+    for place in places.values():
+        columns[place.band] = max(columns[place.band], place.column + 1)
     for band, (span, place) in seen.items():
         across, down = (rows, 1) if band else (1, _wide(calendar))
         yield element(

@@ -26,6 +26,7 @@ class Remedy:
     command: str
     action: str = ""  #: name of the action
     fields: tuple[tuple[str, str], ...] = ()  #: what it is given
+    label: str = ""  #: of its button; the name of the action by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,7 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
             )
         if problems := list_problems(status):
             word = "no scheduler" if status.overdue is not None else "late"
-            start = shlex.join(["spanwise", "schedule", "start", status.schedule.source])
-            return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=Remedy(command=start))
+            return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=_catch_up(status))
         if status.missed:
             missed = f"{format_count(status.missed, 'missed tick')} to backfill"
             source = status.schedule.source
@@ -84,6 +84,15 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
                 ),
             )
     return PipelineHealth(word="on time") if schedules else PipelineHealth(word="not scheduled")
+
+
+def _catch_up(status: ScheduleStatus) -> Remedy:
+    """A scheduler, or for once what it would run; a model that is too old, although all ticks ran, is trained again."""
+    source = status.schedule.source
+    if status.overdue is not None:
+        start = shlex.join(["spanwise", "schedule", "start", source])
+        return Remedy(command=start, action="tick", fields=(("file", source),), label="Run what is due")
+    return Remedy(command=shlex.join(["spanwise", "run", source]), action="run", fields=(("file", source),))
 
 
 def explain_failure(store: Store, run: Run) -> str:

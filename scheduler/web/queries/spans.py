@@ -12,7 +12,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import SpanwiseError, UsageError
+from spanwise.orchestrator.errors import NotRecorded, SpanwiseError, UsageError
 from spanwise.orchestrator.store import Address, SpanSummary
 from spanwise.scheduler.client import PipelineRecord
 from spanwise.scheduler.formatting import single_line
@@ -86,10 +86,14 @@ def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, la
     """The spans between two labels, all without them; None when no recent run has ingested any.
 
     Raises:
+        NotRecorded: the node ingests no spans.
         UsageError: a label is not a span, or the range is empty.
     """
     channels = read_channels(site, pipeline)
     chosen = next((address for address in channels if node in (None, "", address.node)), None)
+    if chosen is None and channels:
+        there = ", ".join(address.node for address in channels)
+        raise NotRecorded(f"{node!r} of {pipeline!r} has ingested no spans recently; these have: {there}.")
     if chosen is None:
         return None
     calendar = channels[chosen]
@@ -102,7 +106,7 @@ def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, la
     end = calendar.parse(last) if last else extent[1]
     if begin > end:
         raise UsageError(f"{calendar.label(begin)} is after {calendar.label(end)}, so there is no span between them.")
-    begin = max(begin, end - MOST + 1)
+    begin, end = _bound((begin, end), extent)
     shown = (pipeline, chosen, history.version, begin, end)
     if end - begin < MOST_JUDGED:  # verdicts of people may have changed
         statuses = history.statuses(site.store, begin, end)
@@ -144,6 +148,16 @@ def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, la
         later=zoom(end + 1, min(end + long, extent[1])) if end < extent[1] else "",
         inputs=inputs,
     )
+
+
+def _bound(wanted: tuple[int, int], extent: tuple[int, int]) -> tuple[int, int]:
+    """What is drawn of a range: no more than there is; where there is nothing of it, as much as has cells."""
+    begin, end = max(wanted[0], extent[0]), min(wanted[1], extent[1])
+    most = MOST
+    if begin > end:
+        begin, end = wanted
+        most = MOST_CELLS
+    return max(begin, end - most + 1), end
 
 
 def _ranges(statuses: Mapping[int, SpanStatus], wanted: SpanStatus) -> list[tuple[int, int]]:

@@ -1,10 +1,14 @@
 """The guard: who may call the server by which name, from where, with what token."""
 
+import os
+from dataclasses import replace
+
 import pytest
 
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.web import live
 from spanwise.scheduler.web.access import Visit, WebRole, make_policy
+from spanwise.scheduler.web.server import read_tokens
 from tests.scheduler.web.conftest import ask
 
 
@@ -21,7 +25,9 @@ def test_an_address_that_others_reach_needs_a_token(folder):
         make_policy("0.0.0.0", tokens=dict.fromkeys(WebRole, "the-same-for-both"))
 
 
-@pytest.mark.parametrize("host", ["evil.example.com", "evil.example.com:8080", "127.0.0.1.evil.com", "", "[::2]"])
+@pytest.mark.parametrize(
+    "host", ["evil.example.com", "evil.example.com:8080", "127.0.0.1.evil.com", "", "[::2]", "[::1", "127.0.0.1:8080]"]
+)
 def test_a_name_that_is_not_ours_is_refused(site, host):
     """So that a name that an attacker points at this machine reads nothing (DNS rebinding)."""
     with ask(site) as browser:
@@ -29,7 +35,9 @@ def test_a_name_that_is_not_ours_is_refused(site, host):
         assert browser.get("/", headers={"host": "localhost:9"}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example.com", "null", "https://127.0.0.1", "http://127.0.0.1:9999"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example.com", "null", "https://127.0.0.1", "http://127.0.0.1:9999", "http://[::1", "[", ""]
+)
 def test_another_site_may_not_ask(site, origin):
     """Neither read nor write."""
     with ask(site) as browser:
@@ -90,6 +98,22 @@ def test_a_token_opens_a_session_and_leaves_the_address(guarded):
         assert browser.get("/%2Fevil.example.com/?token=a-viewer's-token").headers["location"].startswith("/evil")
 
 
+def test_a_token_may_have_spaces_and_letters_of_any_language(folder, site, monkeypatch):
+    """Those around it are no part of it; it comes in by the form, by the address and from a program."""
+    monkeypatch.setenv("SPANWISE_UI_TOKEN", " one key + für: alle \n")
+    policy = make_policy("127.0.0.1", tokens=read_tokens(os.environ))
+    token = "one key + für: alle"
+    with ask(replace(site, policy=policy)) as browser:
+        sent = browser.post("/login", data={"token": f"{token} ", "next": "/data"}).headers["location"]
+        entered = browser.get(sent)
+        assert entered.headers["location"] == "/data"
+        assert browser.get("/data").status_code == 200
+        browser.cookies.clear()
+        program = browser.get("/api/pipelines", headers={"authorization": f"Bearer {token}".encode()})
+        assert program.status_code == 200
+        assert browser.get("/api/pipelines", headers={"authorization": b"Bearer \xff"}).status_code == 401
+
+
 def test_a_session_is_over_when_its_time_or_the_tokens_are(guarded):
     """And cannot be made by who does not know the tokens."""
     key = guarded.policy.key
@@ -105,8 +129,6 @@ def test_a_session_is_over_when_its_time_or_the_tokens_are(guarded):
 def test_behind_a_proxy_its_header_says_who_asks(folder, site):
     """Without the header nobody is let in."""
     policy = make_policy("0.0.0.0", tokens={}, trust_header="X-Forwarded-User", role=WebRole.VIEWER)
-    from dataclasses import replace
-
     with ask(replace(site, policy=policy), "http://localhost") as browser:
         assert browser.get("/").status_code == 401
         assert "ann" in browser.get("/", headers={"x-forwarded-user": "ann"}).text

@@ -118,6 +118,11 @@ def test_spans_are_drawn_with_their_state_and_listed(past, page):
         ("/runs/flights/3/why/Trainr", 404, "Did you mean Trainer?"),
         ("/p/flights/spans?first=yesterday", 400, "is not a span"),
         ("/p/flights/runs?before=abc&limit=-7", 200, "Runs"),
+        ("/p/flights/spans?node=Nobody", 404, "has ingested no spans recently; these have: ExampleGen"),
+        ("/p/flights/spans?first=0001-01-01&last=9999-12-31", 200, "Spans 2013-01-01 to 2013-01-06"),
+        ("/p/flights/spans?first=2050-01-01&last=9999-12-31", 200, "to 9999-12-31"),
+        ("/runs/flights/3/log/Trainer/download?attempt=9", 404, "has no log"),
+        ("/jobs/x", 404, "not the number of a job"),
         ("/nowhere", 404, "There is no page"),
         ("/../../etc/passwd", 404, "There is no page"),
     ],
@@ -254,6 +259,20 @@ def test_a_missed_tick_is_given_up_by_a_form_that_names_it(past, page):
     assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-02..2013-01-03"' in found.text
     form = page("/do/acknowledge?pipeline=flights&tick=2013-01-03T03:00&because=a+holiday")
     assert "spanwise schedule acknowledge --tick=2013-01-03T03:00 " in form.text
+
+
+def test_a_tick_that_nobody_takes_comes_with_the_scheduler_to_start_and_a_button_that_runs_it(past, page):
+    """On the overview and on the page of the schedule."""
+    past.begin(FIRST, started=datetime.now(UTC), ended=datetime.now(UTC))
+    table = Timetable("flights", cron="0 * * * *", zone="UTC", span=days_before(1))
+    since = datetime.now(UTC) - timedelta(hours=3)
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=since, source="flights.py", calendar="day"))
+
+    for path in ("/", "/p/flights/schedule"):
+        found = page(path)
+        assert "so no scheduler runs" in text_of(found)
+        assert "spanwise schedule start flights.py" in text_of(found)
+        assert '<a class="button" href="/do/tick?file=flights.py">Run what is due</a>' in found.text
 
 
 def test_a_failure_says_why_where_it_is_first_seen(past, page):
