@@ -41,7 +41,8 @@ HEAD = """# Benchmarks
 
 Written by `make bench`. Each figure is from one run of `python -m benchmarks.NAME` on the machine named below. The
 goals are ours, set before the code was written. A shared machine makes single figures noisy: ratios hold better
-than times. On a machine that does other work than the benchmark, goals are not judged.
+than times. On a machine that does other work than the benchmark, goals are not judged, and only ratios and processor
+seconds of such rows say something.
 
 """
 

@@ -36,8 +36,20 @@ IDLE_S = 10.0
 SPANS = f"/p/{HOURLY}/spans"
 
 
+COMPARED = {
+    "runs: median": "runs: median",
+    "all partitions: median": f"{HOURS} spans: median",
+    "all partitions of a job: median": f"{HOURS} spans: median",
+    "start to the first page": "start to the first page, overview",
+}
+"""Figures of Dagster, and those of ours that answer the same question."""
+
+
 def measured(dagster: str | None = None) -> Iterator[Figure]:
-    yield from _ours()
+    ours: dict[str, float] = {}
+    for figure in _ours():
+        ours[figure.name] = figure.value
+        yield figure
     if dagster is not None:
         command = [dagster, "-P", str(Path(__file__).with_name("ui_dagster.py"))]
         shape = ["--runs", str(RUNS), "--hours", str(HOURS)]
@@ -45,6 +57,8 @@ def measured(dagster: str | None = None) -> Iterator[Figure]:
         for name, value in json.loads(done.stdout.splitlines()[-1]).items():
             what, _, unit = name.rpartition(", ")
             yield Figure(name=f"Dagster, {what}", value=value, unit=unit)
+            if what in COMPARED:
+                yield Figure(name=f"Dagster, {what}, to ours", value=value / ours[COMPARED[what]], unit="x")
 
 
 def _ours() -> Iterator[Figure]:
@@ -99,7 +113,7 @@ def _pages(server: subprocess.Popen[str], port: int) -> Iterator[Figure]:
         body = _get(port, where)
         took = [(time.perf_counter() - began) * 1000]
         yield at_most(f"{name}: the first time", took[0], "ms", 1500)
-        while "Reading older spans" in _get(port, where):
+        while "Reading older spans" in (body := _get(port, where)):
             time.sleep(0.1)
         before = _cpu_s(server.pid)
         for _ in range(REQUESTS):

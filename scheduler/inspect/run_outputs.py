@@ -12,7 +12,7 @@ from spanwise.orchestrator.serving import channel_of, pushes
 from spanwise.orchestrator.store import Address, Store
 
 MOST_OUTPUTS = 100
-"""Of one execution; one that has more has ingested many spans at once, and trained nothing."""
+"""Of one execution; a node that has more has ingested many spans at once, and trains nothing."""
 
 _RUNS = 20  # the newest runs, which are searched for a channel of models
 _FIRST = 3  # of them, which nearly always have one
@@ -35,6 +35,9 @@ def list_made(store: Store, runs: Collection[Run]) -> dict[str, list[tuple[Execu
     """By the name of the run: what its nodes published or reused, in the order in which they began."""
     made: dict[str, list[tuple[Execution, Artifact]]] = {run.name: [] for run in runs}
     executions = [e for e in store.executions_of(runs) if e.state.succeeded and not e.chosen]
+    newest = {(e.pipeline, e.node): e for e in executions}
+    few = {(e.pipeline, e.node) for e, _ in list_outputs(store, newest.values(), most=MOST_OUTPUTS)}
+    executions = [e for e in executions if (e.pipeline, e.node) in few]  # of others, not even the events are read
     for execution, artifacts in list_outputs(store, executions, most=MOST_OUTPUTS):
         made[execution.run_name] += [(execution, artifact) for artifact in artifacts]
     return made
