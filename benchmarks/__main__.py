@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import itertools
 import json
 import os
 import pkgutil
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import benchmarks
+from benchmarks import goals
+from benchmarks.goals import Row, read_rows
 
 TABLE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+README = Path(__file__).parent.parent / "README.md"
 PARTS = {
     "__main__",
     "chain",
@@ -25,6 +28,7 @@ PARTS = {
     "elastic_model",
     "elastic_records",
     "figures",
+    "goals",
     "input_peers",
     "service_flight",
     "service_relay",
@@ -41,8 +45,8 @@ HEAD = """# Benchmarks
 
 Written by `make bench`. Each figure is from one run of `python -m benchmarks.NAME` on the machine named below. The
 goals are ours, set before the code was written. A shared machine makes single figures noisy: ratios hold better
-than times. On a machine that does other work than the benchmark, goals are not judged, and only ratios and processor
-seconds of such rows say something.
+than times. On a machine that does other work than the benchmark, goals are not judged: there, compare the processor
+time, and the growth over three sizes (`growth: …`, the exponent: 1 where twice the size takes twice as long).
 
 """
 
@@ -56,7 +60,7 @@ def main() -> int:
     there = sorted({m.name for m in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
     if unknown := set(options.names) - set(there):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(there)}.")
-    rows, failed = _rows(), 0
+    rows, failed = read_rows(TABLE.read_text(encoding="utf-8")), 0
     for name in options.names or there:
         print(f"benchmarks.{name}", flush=True)
         peers = ["--tf", options.tf] if options.tf and name in BESIDE_PEERS else []
@@ -66,28 +70,21 @@ def main() -> int:
         failed += done.returncode != 0
         rows[name] = []
         for line in done.stdout.splitlines():
-            figure = json.loads(line)
-            goal = figure["goal"] or "none"
-            met = ("yes" if figure["ok"] else "**no**") if figure["goal"] else ""
-            if figure["goal"] and not figure["judged"]:
-                met = "not judged"
-            rows[name].append(f"| {name} | {figure['name']} | {figure['value']:g} {figure['unit']} | {goal} | {met} |")
-            print(f"  {figure['name']}: {figure['value']:g} {figure['unit']} (goal {goal}) {met}", flush=True)
-    versions = ", ".join(f"{d} {importlib.metadata.version(d)}" for d in ("ml-metadata", "apache-beam", "pyarrow"))
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    lines = itertools.chain.from_iterable(rows[name] for name in there if name in rows)
-    table = "\n".join(["| benchmark | figure | measured | goal | met |", "|---|---|---|---|---|", *lines])
-    TABLE.write_text(f"{HEAD}{machine}; {versions}.\n\n{table}\n", encoding="utf-8")
+            rows[name].append(row := Row.of(name, json.loads(line)))
+            print(f"  {row.figure}: {row.measured} (goal {row.goal}) {row.met}", flush=True)
+    write(rows)
     return 1 if failed else 0
 
 
-def _rows() -> dict[str, list[str]]:
-    """The rows of the table as it is, by benchmark."""
-    rows: dict[str, list[str]] = {}
-    for line in TABLE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("| ") and not line.startswith("| benchmark |"):
-            rows.setdefault(line.split(" | ")[0].removeprefix("| "), []).append(line)
-    return rows
+def write(rows: Mapping[str, Sequence[Row]]) -> None:
+    """Writes the page of benchmarks, and the figures of README.md that come from it."""
+    versions = ", ".join(f"{d} {importlib.metadata.version(d)}" for d in ("ml-metadata", "apache-beam", "pyarrow"))
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    every = [row for name in sorted(rows) for row in rows[name]]
+    table = "\n".join(["| benchmark | figure | measured | goal | met |", "|---|---|---|---|---|", *map(str, every)])
+    page = f"{HEAD}{machine}; {versions}.\n\n{goals.format_goals(every)}\n\n## All figures\n\n{table}\n"
+    TABLE.write_text(page, encoding="utf-8")
+    README.write_text(goals.insert_figures(README.read_text(encoding="utf-8"), every), encoding="utf-8")
 
 
 if __name__ == "__main__":

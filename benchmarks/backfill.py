@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -47,7 +48,7 @@ def _planning_s() -> float:
         began = time.perf_counter()
         spans = range(FIRST, FIRST + PLANNED)
         sources = take_inventory(pipeline, store, spans)
-        took = median_durations_s(store.executions(run) for run, _ in zip(store.runs("days"), range(10), strict=False))
+        took = median_durations_s(store.executions_of([*itertools.islice(store.runs("days"), 10)]))
         plan = plan_backfill(
             BackfillOptions(spans=(spans[0], spans[-1]), force=True), pipeline, Calendar.DAY, store, sources, took
         )

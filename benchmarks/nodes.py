@@ -43,7 +43,7 @@ def measured() -> Iterator[Figure]:
             yield Figure(name=f"a node in a chain of 20, after {HISTORY} runs", value=later, unit="ms")
             yield at_most(f"after {HISTORY} runs, to the first", later / first, "x", 1.2)
             store.close()
-    for nodes, limit in ((5, 0.9), (20, 1.5)):
+    for nodes, limit in ((5, 0.30), (20, 0.45)):
         yield at_most(f"{nodes} nodes from the shell", _shell_s(nodes), "s", limit)
 
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from benchmarks import figures
+from benchmarks import figures, goals
+from benchmarks.__main__ import README, TABLE
 from benchmarks.figures import at_least, at_most, show
 from benchmarks.service_relay import Way
 
@@ -45,3 +46,37 @@ def test_a_relay_holds_what_it_is_given_and_passes_it_on_in_order():
 
     assert held_s >= 0.05
     assert found == sent
+
+
+def test_the_goals_and_the_readme_are_those_of_the_last_figures():
+    """What the page says of goals and the README of times is what `python -m benchmarks` writes from the same rows."""
+    page, readme = TABLE.read_text(encoding="utf-8"), README.read_text(encoding="utf-8")
+    rows = [row for found in goals.read_rows(page).values() for row in found]
+
+    assert goals.format_goals(rows) in page
+    assert goals.insert_figures(readme, rows) == readme
+    assert "<!-- nodes: 5 nodes from the shell -->" in readme
+
+
+@pytest.mark.parametrize(
+    ("measured", "met", "judged"),
+    [
+        ("0.2 s", "yes", "met"),
+        ("0.4 s", "yes", "**missed**"),
+        ("0.2 s", "not judged", "not judged: busy machine"),
+    ],
+)
+def test_a_goal_is_judged_by_the_row_that_was_measured_last(measured, met, judged):
+    """Against its own limit; a row of a busy machine judges nothing, and a figure that is not there is not measured."""
+    goal = goals.Goal("a run", "nodes", "a", "1 s", 0.3)
+    row = goals.Row(benchmark="nodes", figure="a", measured=measured, goal="<= 0.5", met=met)
+
+    assert goal.judge(row) == judged
+    assert goal.judge(None) == "not measured"
+
+
+def test_growth_is_the_exponent_over_all_sizes():
+    """1 where twice the size takes twice as much, 2 where it takes four times as much."""
+    assert figures.growth("a", [1, 2, 4], [3, 6, 12]).value == pytest.approx(1)
+    assert figures.growth("a", [1, 2, 4], [1, 4, 16]).value == pytest.approx(2)
+    assert not figures.growth("a", [1, 2, 4], [1, 4, 16]).ok

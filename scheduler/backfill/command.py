@@ -112,7 +112,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             sources = take_inventory(
                 loaded.pipeline, store, source=node
             )  # for the message that names the spans with input
-        took = median_durations_s(store.executions(run) for run in itertools.islice(store.runs(name), _RECENT))
+        took = median_durations_s(store.executions_of([*itertools.islice(store.runs(name), _RECENT)]))
         try:
             return plan_backfill(options, loaded.pipeline, calendar, store, sources, took), loaded
         except SpanNotFound as error:

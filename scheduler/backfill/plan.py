@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -222,10 +221,10 @@ def refuse_overlap(pipeline: Pipeline, ingest: Sequence[str], train: Sequence[st
 # --- durations
 
 
-def median_durations_s(histories: Iterable[Iterable[Execution]]) -> dict[str, float]:
-    """How long each node takes to execute: the median over some runs."""
+def median_durations_s(executions: Iterable[Execution]) -> dict[str, float]:
+    """How long each node takes to execute: the median over those of some runs."""
     seen: dict[str, list[float]] = {}
-    for e in itertools.chain.from_iterable(histories):
+    for e in executions:
         if e.state is State.COMPLETE and e.started is not None and e.ended is not None:
             seen.setdefault(e.node, []).append((e.ended - e.started).total_seconds())
     return {node: statistics.median(times) for node, times in seen.items()}

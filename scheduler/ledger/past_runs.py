@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from spanwise.orchestrator.run import Execution, Run, State
@@ -25,7 +26,10 @@ def list_past_runs(store: Store, key: str, limit: int = HISTORY, *, nodes: bool 
     found = sorted({run.number: run for run in (*recent, *scheduled)}.values(), key=lambda run: -run.number)
     whole = set((scheduled or _list_widest(found) or [Run(pipeline=pipeline_of(key))])[0].nodes)
     same = [run for run in found if set(run.nodes) == whole][:limit]
-    return [measure_run(run, store.executions(run) if nodes else []) for run in same]
+    by_run: dict[str, list[Execution]] = defaultdict(list)
+    for execution in store.executions_of(same) if nodes else ():
+        by_run[execution.run_name].append(execution)
+    return [measure_run(run, by_run[run.name]) for run in same]
 
 
 def _list_scheduled(store: Store, key: str, limit: int) -> Iterator[Run]:

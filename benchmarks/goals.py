@@ -1,0 +1,226 @@
+"""Goals: which figures matter most, what they were, what they should be, and why one is missed. Pure.
+
+Each is judged against the row that its benchmark wrote last, so that the goals and all figures never disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the table of all figures."""
+
+    benchmark: str
+    figure: str
+    measured: str  #: with its unit
+    goal: str
+    met: str
+
+    @classmethod
+    def of(cls, benchmark: str, figure: Mapping[str, object]) -> Row:
+        """What a benchmark has printed with `--json`."""
+        met = ("yes" if figure["ok"] else "**no**") if figure["goal"] else ""
+        if figure["goal"] and not figure["judged"]:
+            met = NOT_JUDGED
+        measured = f"{figure['value']:g} {figure['unit']}"
+        goal = str(figure["goal"] or "none")
+        return cls(benchmark=benchmark, figure=str(figure["name"]), measured=measured, goal=goal, met=met)
+
+    def __str__(self) -> str:
+        return f"| {self.benchmark} | {self.figure} | {self.measured} | {self.goal} | {self.met} |"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A goal for one figure."""
+
+    what: str
+    benchmark: str
+    figure: str
+    before: str  #: when the goal was set
+    limit: float
+    why: str = ""  #: it is missed, or cannot be judged by this figure
+    at_least: bool = False
+
+    def judge(self, row: Row | None) -> str:
+        """In a word; a row whose own goal was not judged was measured on a machine that did other work."""
+        if row is None:
+            return "not measured"
+        if row.met == NOT_JUDGED:
+            return f"{NOT_JUDGED}: busy machine"
+        value = float(row.measured.split()[0])
+        return "met" if (value >= self.limit if self.at_least else value <= self.limit) else "**missed**"
+
+
+_IMPORTS = "the imports of typer, pydantic and ml-metadata are nearly half of its instructions; all of them are needed"
+_COMMANDS = "after 10,000 runs it takes the processor time that it takes after 100: start-up and imports"
+_PIPELINE = "five sixths of the processor time are taken when everything is cached too: start-up and imports"
+_NONE = "no benchmark measures it"
+_UNKNOWN = "not profiled since the goal was set"
+
+GOALS = (
+    Goal("5 trivial nodes from the shell", "nodes", "5 nodes from the shell", "0.47 s", 0.30, _IMPORTS),
+    Goal("20 trivial nodes from the shell", "nodes", "20 nodes from the shell", "0.68 s", 0.45, _IMPORTS),
+    Goal(
+        "nine nodes, everything cached, from the shell",
+        "pipeline",
+        "nine nodes, everything cached",
+        "1.33 s",
+        0.5,
+        _PIPELINE,
+    ),
+    Goal(
+        "nine nodes on 20,000 rows, trivial training", "pipeline", "nine nodes on 20,000 rows", "3.4 s", 1.7, _PIPELINE
+    ),
+    Goal("transform, to Polars", "transform", "transform of 336,776 flights, to Polars", "6.4x", 2.5, _UNKNOWN),
+    Goal(
+        "statistics and transform, to Polars",
+        "transform",
+        "statistics and transform of 336,776 flights, to Polars",
+        "2.3x",
+        1.6,
+        _UNKNOWN,
+    ),
+    Goal(
+        "ingest, to pyarrow's own conversion", "ingest", "ingest, to a direct pyarrow conversion", "1.9x", 1.3, _UNKNOWN
+    ),
+    Goal(
+        "ingest with a hash split, to the same",
+        "ingest",
+        "ingest with a hash split, to the same",
+        "2.2x",
+        1.6,
+        _UNKNOWN,
+    ),
+    Goal(
+        "evaluation with 50 slices and bootstrap, to scikit-learn",
+        "evaluation",
+        "evaluation of 10,000,000 predictions, to scikit-learn without slices",
+        "not measured",
+        1.5,
+        "run with up to 3 M predictions: see the figures",
+    ),
+    Goal(
+        "all before the Trainer, a window of 30 days to one of 1",
+        "transform",
+        "all before the trainer, 30 days to 1",
+        "1.33x",
+        1.15,
+        _UNKNOWN,
+    ),
+    Goal(
+        "nine nodes on 20 M rows",
+        "pipeline",
+        "nine nodes on 20 M rows",
+        "51 s",
+        25,
+        "run with up to 5 M rows: see the figures",
+    ),
+    Goal("nine nodes: growth by rows", "pipeline", "growth: nine nodes, by rows", "0.6", 1.1),
+    Goal(
+        "autotune, to the best by hand",
+        "input",
+        "autotune on the table, to the best by hand",
+        "0.75x",
+        0.95,
+        _UNKNOWN,
+        at_least=True,
+    ),
+    Goal(
+        "read, map, shuffle, batch, prefetch, to Grain",
+        "input",
+        "the pipeline, to Grain on Arrow blocks",
+        "0.85x",
+        1.1,
+        _UNKNOWN,
+        at_least=True,
+    ),
+    Goal(
+        "1,000 consumers of a data service have an element",
+        "service",
+        "until all of them have one",
+        "44 s",
+        10,
+        _UNKNOWN,
+    ),
+    Goal("threads of the worker that serves them", "service", "threads of the worker", "1,013", 128, _UNKNOWN),
+    Goal("blocks of images, strings, ragged lists, to pyarrow by hand", "input", "-", "not measured", 0.8, _NONE, True),
+    Goal("coordinated reads, to bare Flight", "service", "-", "batch by batch", 0.7, _NONE, True),
+    Goal("`make test`, minutes", "-", "-", "12 to 15", 8, "it is timed where it runs, not by a benchmark"),
+    Goal(
+        "`gc` plans 100,000 artifacts",
+        "gc",
+        "gc --dry-run of 100,000 artifacts",
+        "63 s",
+        5,
+        "ml-metadata takes 0.09 ms to read an artifact, 9 s of processor time for these",
+    ),
+    Goal(
+        "1,000 ticks due in the same second, SQLite",
+        "ledger",
+        "1,000 ticks due in the same second, taken, on SQLite",
+        "9 s",
+        2,
+    ),
+    Goal("recovery of missed ticks: growth", "ledger", "growth: missed ticks recovered, 125 to 500", "2", 1.1),
+    *(
+        Goal(
+            f"`{name}` after 10,000 runs of 12 nodes",
+            "history",
+            f"{name}, 10,000 runs of 12 nodes",
+            "not measured",
+            0.3,
+            _COMMANDS,
+        )
+        for name in ("runs", "show", "schedule status", "schedule missed", "backfill --dry-run")
+    ),
+)
+
+
+def format_goals(rows: Iterable[Row]) -> str:
+    """The goals as a table, each with what was seen last and whether that is enough."""
+    by_name = {(row.benchmark, row.figure): row for row in rows}
+    lines = [
+        "## Goals",
+        "",
+        "Seen is what the benchmark wrote last. Its goal may have been raised since; that one is judged.",
+        "",
+        "| what | before | goal | seen | judged | why not, or what is in the way |",
+        "|---|---|---|---|---|---|",
+    ]
+    for goal in GOALS:
+        row = by_name.get((goal.benchmark, goal.figure))
+        judged = goal.judge(row)
+        sign = ">=" if goal.at_least else "<="
+        why = "" if judged == "met" else goal.why
+        seen = "-" if row is None else row.measured
+        lines.append(f"| {goal.what} | {goal.before} | {sign} {goal.limit:g} | {seen} | {judged} | {why} |")
+    return "\n".join(lines)
+
+
+def read_rows(page: str) -> dict[str, list[Row]]:
+    """The rows of the table of all figures, by benchmark."""
+    rows: dict[str, list[Row]] = {}
+    _, _, table = page.partition("| benchmark | figure |")
+    for line in table.splitlines()[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        rows.setdefault(cells[0], []).append(
+            Row(**dict(zip(("benchmark", "figure", "measured", "goal", "met"), cells, strict=True)))
+        )
+    return rows
+
+
+def insert_figures(text: str, rows: Sequence[Row]) -> str:
+    """The text with what was measured between each `<!-- benchmark: figure -->` and the `<!-- -->` after it."""
+    measured = {f"{row.benchmark}: {row.figure}": row.measured for row in rows}
+    return re.sub(
+        r"(<!-- ([a-z]+: [^>]+?) -->).*?(<!-- -->)",
+        lambda found: f"{found[1]}{measured[found[2]]}{found[3]}",
+        text,
+    )
