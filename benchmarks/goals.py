@@ -28,7 +28,7 @@ class Row:
         met = ("yes" if figure["ok"] else "**no**") if figure["goal"] else ""
         if figure["goal"] and not figure["judged"]:
             met = NOT_JUDGED
-        measured = f"{figure['value']:g} {figure['unit']}"
+        measured = f"{figure['value']:g} {figure['unit']}".strip()
         goal = str(figure["goal"] or "none")
         return cls(benchmark=benchmark, figure=str(figure["name"]), measured=measured, goal=goal, met=met)
 

@@ -210,6 +210,4 @@ def test_how_long_a_node_takes_is_what_it_took_when_it_worked() -> None:
         begun = NOON.replace(second=0)
         return Execution(pipeline="p", run=1, node="A", state=state, started=begun, ended=begun.replace(second=seconds))
 
-    assert median_durations_s([took(1), took(9), took(3), took(0, State.CACHED), took(50, State.FAILED)]) == {
-        "A": 3.0
-    }
+    assert median_durations_s([took(1), took(9), took(3), took(0, State.CACHED), took(50, State.FAILED)]) == {"A": 3.0}
