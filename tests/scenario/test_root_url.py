@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator.storage import BucketArchive, open_bucket, parse_url
+from spanwise.orchestrator.storage import BucketArchive, forget_buckets, open_bucket, parse_url
 from spanwise.orchestrator.storage.copies import folder_of_copies
 from spanwise.scheduler.client import connect
 from spanwise.scheduler.main import main
 from spanwise.scheduler.project import settings
+from tests.contract.faulty_proxy import proxied
 from tests.contract.object_storage import SERVERS, serve
 
 PIPELINE = """
@@ -120,6 +121,28 @@ def test_a_new_machine_goes_on(machine, project, place, capsys):
     assert rows.isdigit()
     assert not (project / ".spanwise" / "rows").exists()
     assert (project / ".spanwise" / "metadata.db").exists()
+
+
+def test_a_cached_run_asks_the_storage_once(machine, place, monkeypatch):
+    """Whose root it is; a machine without copies also asks whether each artifact is there."""
+    if not place.startswith("s3:"):
+        pytest.skip("the proxy counts requests of S3")
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    with proxied(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        forget_buckets()
+        machine("two")
+        typed("run", "rows.py", "--span", "1")
+        first = [method for method, _ in proxy.requests]
+        proxy.requests.clear()
+        typed("run", "rows.py", "--span", "1")
+        second = [path.rpartition("/")[2] for _, path in proxy.requests]
+    forget_buckets()
+
+    assert first.count("HEAD") == 2, "an artifact of each node"
+    assert len(first) <= 4
+    assert len(second) <= 3
 
 
 def test_every_command_works_there(machine, project, place, capsys):
