@@ -140,6 +140,21 @@ def convert_arrays(element: Any) -> Any:
     return each_leaf(lambda leaf: leaf.dense() if isinstance(leaf, Sparse) else leaf, element)
 
 
+def refuse_missing(sink: str, kind: str, leaf: Any) -> None:
+    """Refuses an array with missing values for what has no place for them.
+
+    Raises:
+        DatasetError: says how to fill them.
+    """
+    import numpy as np
+
+    if isinstance(leaf, np.ma.MaskedArray) and np.ma.getmaskarray(leaf).any():
+        raise DatasetError(
+            f"{sink}: values are missing in an array of {leaf.dtype}, and a {kind} cannot say so. Fill them first: "
+            f"map(lambda array: array.filled(0)), or leave these elements out."
+        )
+
+
 def as_column(values: Any, type_: pa.DataType | None = None) -> Any:
     """An array as a `pyarrow.Array`; nothing but a mask makes nulls of floats."""
     import numpy as np

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.arrays import convert_arrays
+from spanwise.pipelines.input.arrays import convert_arrays, refuse_missing
 from spanwise.pipelines.input.element import each_leaf
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.op import State
@@ -64,6 +64,7 @@ class JaxIterator(Iterator[Any]):
         raise failure
 
     def _place(self, leaf: Any) -> Any:
+        refuse_missing("to_jax", "array of JAX", leaf)
         array = np.asarray(leaf)
         if array.dtype.kind not in "biufc":
             return leaf

@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.orchestrator.user_code import Shipment, ship, unpack
-from spanwise.pipelines.input.arrays import convert_arrays
+from spanwise.pipelines.input.arrays import convert_arrays, refuse_missing
 from spanwise.pipelines.input.element import Ragged, each_leaf
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.op import State, mix_seed
@@ -48,9 +48,12 @@ class Handover:
     def _tensor(self, leaf: Any) -> Any:
         if isinstance(leaf, Ragged):
             return [self._tensor(row) for row in leaf]
+        refuse_missing("to_torch", "tensor", leaf)
         array = np.array(leaf) if self.copy else np.asarray(leaf)
         if array.dtype.kind not in "biufc":
             return leaf
+        if not array.dtype.isnative or min(array.strides, default=0) < 0:  # torch has neither
+            array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
         tensor = torch.from_numpy(array) if array.flags.writeable else _shared(array)
         tensor = tensor.pin_memory() if self.pin_memory else tensor
         return tensor if self.device is None else tensor.to(self.device, non_blocking=True)

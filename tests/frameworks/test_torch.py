@@ -168,3 +168,14 @@ def test_workers_cannot_leave_out_what_lightning_reads_ahead():
     )
     with pytest.raises(DatasetError, match="num_workers=0"):
         list(loader)
+
+
+def test_what_a_tensor_cannot_say_is_refused_or_converted():
+    """Missing values were 0; numbers of the other byte order, and arrays that run backwards, are copied."""
+    with pytest.raises(DatasetError, match=r"to_torch: values are missing in an array of int64.*filled"):
+        list(inputs.from_arrow(pa.table({"a": [1, None]})).batch(2).to_torch())
+    (swapped,) = inputs.from_elements([np.arange(3, dtype=">f4")]).to_torch()
+    (backwards,) = inputs.from_elements([np.arange(3)[::-1]]).to_torch(copy=False)
+
+    assert swapped.tolist() == [0, 1, 2]
+    assert backwards.tolist() == [2, 1, 0]

@@ -61,13 +61,14 @@ class LeaseReader(JobReader):
             if self._poison is not None and self._error is self._poison:
                 raise self._poison
             start = time.monotonic()
-            while (item := self._course.pop()) is None:
+            while not self._course.is_ready:
                 if self._closed.is_set() or self._finished:
                     raise StopIteration
                 if self._error is not None:
                     raise self._error
                 self._waits = True
                 self._changed.wait()
+            item = self._course.pop()
             self._waits = False
             self._waited_s += time.monotonic() - start
             self._changed.notify_all()

@@ -94,11 +94,16 @@ class LeaseCourse(Generic[_Item]):
             split.fetched += item[2]
             split.failures = 0
 
-    def pop(self) -> _Item | None:
-        """The next item, if it is there."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next item is there."""
         self._advance()
-        split = self.current
-        if split is None or not split.items:
+        return self.current is not None and bool(self.current.items)
+
+    def pop(self) -> _Item | None:
+        """The next item, which may be None, if it `is_ready`; None if not."""
+        split = self.current if self.is_ready else None
+        if split is None:
             return None
         item, size_bytes, count = split.items.popleft()
         split.size_bytes -= size_bytes

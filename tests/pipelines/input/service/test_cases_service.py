@@ -556,6 +556,12 @@ def test_an_endless_repeat_of_nothing_ends(three, mode):
     assert list(dataset) == list(dataset.distribute(three.target, mode)) == []
 
 
+@pytest.mark.parametrize("mode", ["at_least_once", "exactly_once", DYNAMIC])
+def test_an_element_may_be_None(three, mode):
+    """Under leases it was taken for an element that has not come, and lost."""
+    assert Counter(inputs.from_elements([1, None, None, 2]).distribute(three.target, mode)) == {None: 2, 1: 1, 2: 1}
+
+
 def test_JR_01_what_was_answered_is_in_the_journal(tmp_path):
     """A copy of the folder, taken right behind an answer, has what the answer told."""
     with Service(0, fault_tolerant_mode=True, work_dir=str(tmp_path / "a")) as service:
