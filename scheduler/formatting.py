@@ -165,7 +165,7 @@ def create_table(
 
 def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns side by side, each as wide as its longest cell, whatever the width of the terminal."""
-    # Not by rich, which draws 1,000 rows a second: half a minute for what a large collection prints.
+    # Not by rich, which takes a second for 1,000 rows: minutes for what a large collection prints.
     lines = [list(headers), *([single_line(cell) for cell in row] for row in rows)]
     widths = [max(map(_columns, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(_pad, line, widths)).rstrip() for line in lines)
