@@ -21,7 +21,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -58,6 +58,10 @@ histories: $(VENV)/.dev  ## Drive 2,000 generated histories of commands, deaths 
 
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
 	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_service_soak.py
+
+graphs: $(VENV)/.dev  ## Run 20,000 random graphs of datasets in every way there is, and compare them with plain Python (an hour)
+	for seed in $$(seq 20); do SPANWISE_TEST_GRAPHS=1000 $(BIN)/python -m pytest -o faulthandler_timeout=0 \
+	    --hypothesis-seed=$$seed tests/contract/test_dataset_graphs.py || exit 1; done
 
 chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of each mode, and count every element (hours)
 	SPANWISE_TEST_CHAOS=200 SPANWISE_TEST_LEASES=20000 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
