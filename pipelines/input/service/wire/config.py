@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +30,9 @@ class DispatcherConfig:
     def __post_init__(self) -> None:
         if self.fault_tolerant_mode and self.work_dir is None:
             raise SettingsError("Cannot enable fault tolerant mode without configuring a work dir: pass work_dir=….")
-        if self.work_dir is not None and "://" in self.work_dir:
+        if self.work_dir is not None and re.match(
+            r"[A-Za-z][A-Za-z0-9+.-]+:/", self.work_dir
+        ):  # a `Path` has one slash
             raise SettingsError(
                 f"the dispatcher's work_dir {self.work_dir!r} is a URL: its journal is locked and appended to, which "
                 f"object stores cannot do. Pass a folder on a disk that a restarted dispatcher finds again."
