@@ -105,7 +105,10 @@ class ArtifactRecord:
     @property
     def present(self) -> bool:
         """Whether its folder exists; garbage collection may have removed it."""
-        return self.path.is_dir()
+        try:
+            return self.path.is_dir()
+        except DamagedArtifact:  # where the root is in object storage
+            return False
 
     @property
     def summary(self) -> list[str]:

@@ -6,8 +6,9 @@ import logging
 import mimetypes
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from spanwise.orchestrator.errors import (
     Held,
@@ -24,7 +25,7 @@ from spanwise.scheduler.web.guard import Asgi, Guard
 from spanwise.scheduler.web.live import LiveHub
 from spanwise.scheduler.web.pages import ASSETS, Page
 from spanwise.scheduler.web.queries.artifacts import find_file
-from spanwise.scheduler.web.queries.logs import find_log
+from spanwise.scheduler.web.queries.logs import find_log, open_log
 from spanwise.scheduler.web.routes import find_route, make_page
 from spanwise.scheduler.web.site import Ask, WebSite
 from spanwise.scheduler.web.views.actions import Redirected
@@ -127,16 +128,21 @@ class _Handler:
     def send_log(self, request: Request) -> Response:
         """The whole log of one attempt."""
         from starlette.responses import FileResponse
+        from starlette.responses import Response as Answer
 
         places = {name: str(place) for name, place in request.path_params.items()}
         try:
-            execution, log = find_log(self._site, Ask(places, dict(request.query_params)))
+            execution, _ = find_log(self._site, Ask(places, dict(request.query_params)))
         except SpanwiseError as error:
             return self.refuse(404, "Not recorded", str(error))
-        if log.gone:
-            return self.refuse(404, "No log", "Its file is gone; logs of old runs are removed by: spanwise gc")
         name = f"{execution.pipeline}-{execution.run}-{execution.node}.log"
-        return FileResponse(execution.log, media_type="application/octet-stream", filename=name)
+        if Path(execution.log).is_file():
+            return FileResponse(execution.log, media_type="application/octet-stream", filename=name)
+        opened = open_log(self._site, execution.log)
+        if opened is None:
+            return self.refuse(404, "No log", "Its file is gone; logs of old runs are removed by: spanwise gc")
+        named = f"attachment; filename*=utf-8''{quote(name, safe='')}"
+        return Answer(opened.read(), media_type="application/octet-stream", headers={"content-disposition": named})
 
     def answer_api(self, request: Request) -> Response:
         """A document; an error is one too, as those of commands with `--json`."""

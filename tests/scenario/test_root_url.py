@@ -18,8 +18,11 @@ from spanwise.orchestrator.storage.copies import folder_of_copies
 from spanwise.scheduler.client import connect
 from spanwise.scheduler.main import main
 from spanwise.scheduler.project import settings
+from spanwise.scheduler.web.access import make_policy
+from spanwise.scheduler.web.site import WebSite
 from tests.contract.faulty_proxy import proxied
 from tests.contract.object_storage import SERVERS, serve
+from tests.scheduler.web.conftest import ask
 
 PIPELINE = """
 import time
@@ -114,7 +117,14 @@ def test_a_new_machine_goes_on(machine, project, place, capsys):
     with connect() as client:
         model = client.artifact("rows/Count/model/1")
         rows = (model.path / "rows").read_text()
+        with ask(WebSite(client, make_policy("127.0.0.1", tokens={}))) as browser:
+            page = browser.get("/runs/rows/1/log/Count").text
+            saved = browser.get("/runs/rows/1/log/Count/download").text
+            artifact = browser.get(f"/a/{client.artifacts('rows', kind='Examples')[0].id}").text
 
+    assert "counting 1" in page
+    assert "counting 1" in saved
+    assert "First rows" in artifact
     assert "reused" in again
     assert "counting 1" in logs
     assert before == [], "nothing is copied that nobody asks for"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution
@@ -49,23 +51,32 @@ def find_log(site: WebSite, ask: Ask) -> tuple[Execution, LogView]:
     if execution is None:
         name = f"{ask.path['pipeline']}/{ask.path['number']}"
         raise NotRecorded(f"{ask.path['node']} of {name} has no log; it was not executed. See:  spanwise show {name}")
-    return execution, read_log(Path(execution.log), ask.query.get("q", "")[:200])
+    return execution, read_log(open_log(site, execution.log), ask.query.get("q", "")[:200])
 
 
-def read_log(file: Path, text: str = "") -> LogView:
-    """The last lines of a log; with `text`, the last lines that hold it. Reads a bounded part of a file of any size."""
+def open_log(site: WebSite, file: str) -> BinaryIO | None:
+    """A log on this machine, or from object storage where the root is there; None when it is gone."""
     try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, os.SEEK_END)
-            start = max(0, size - (_SEARCHED_BYTES if text else LOG_BYTES))
-            opened.seek(start)
-            if not text:
-                body = opened.read(LOG_BYTES).decode("utf-8", "replace")
-                lines = body.split("\n")[1:] if start else body.split("\n")
-                return LogView(text=strip_control("\n".join(lines)), size_bytes=size, cut=start > 0)
-            wanted = text.encode().lower()
-            hits = [line for line in opened if wanted in line.lower()]
-            shown = b"".join(line[:_LONGEST_LINE] for line in hits[-_MOST_HITS:]).decode("utf-8", "replace")
-            return LogView(text=strip_control(shown), size_bytes=size, cut=start > 0, hits=len(hits))
+        return Path(file).open("rb")
     except OSError:
+        archive = site.store.archive
+    found = b"" if archive is None else archive.read_log(file)
+    return io.BytesIO(found) if found else None
+
+
+def read_log(opened: BinaryIO | None, text: str = "") -> LogView:
+    """The last lines of a log; with `text`, the last lines that hold it. Reads a bounded part of a file of any size."""
+    if opened is None:
         return LogView(text="", size_bytes=0, cut=False, gone=True)
+    with opened:
+        size = opened.seek(0, os.SEEK_END)
+        start = max(0, size - (_SEARCHED_BYTES if text else LOG_BYTES))
+        opened.seek(start)
+        if not text:
+            body = opened.read(LOG_BYTES).decode("utf-8", "replace")
+            lines = body.split("\n")[1:] if start else body.split("\n")
+            return LogView(text=strip_control("\n".join(lines)), size_bytes=size, cut=start > 0)
+        wanted = text.encode().lower()
+        hits = [line for line in opened if wanted in line.lower()]
+        shown = b"".join(line[:_LONGEST_LINE] for line in hits[-_MOST_HITS:]).decode("utf-8", "replace")
+        return LogView(text=strip_control(shown), size_bytes=size, cut=start > 0, hits=len(hits))

@@ -160,10 +160,10 @@ def test_a_log_of_any_size_is_read_by_its_end(tmp_path):
         opened.seek(0, 2)
         opened.write(b"\nthe last line \x1b[31mred\x1b[0m\n")
 
-    assert read_log(file).text.endswith("the last line red\n")
-    assert read_log(file).cut
-    assert read_log(file, "LAST").hits == 1
-    assert read_log(tmp_path / "none").gone
+    assert read_log(file.open("rb")).text.endswith("the last line red\n")
+    assert read_log(file.open("rb")).cut
+    assert read_log(file.open("rb"), "LAST").hits == 1
+    assert read_log(None).gone
 
 
 def test_an_artifact_shows_its_rows_files_and_lineage(past, page):
