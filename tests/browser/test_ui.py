@@ -128,11 +128,13 @@ def test_a_run_is_watched_from_start_to_end_and_keeps_what_was_opened(server, ta
     command = [sys.executable, "-P", "-m", "spanwise", "run", "flow.py", "--param", "sleep_s=4", "--no-cache"]
     running = subprocess.Popen(command, cwd=server.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     overview.wait_for_selector("#row-flow", timeout=120_000)
-    page = tab(server.url + "/runs/flow/1")
+    page = tab(server.url + "/runs/flow/1", height=400)
     page.wait_for_selector("#node-First .state.complete", timeout=120_000)
     page.click("#more-First summary")
     page.fill("#q", "half typed")
-    page.wait_for_selector("#node-Second .state.running", timeout=120_000)
+    page.evaluate("scrollTo(0, 150)")
+    assert page.evaluate("scrollY") == 150
+    page.wait_for_selector("#node-Second .state.complete", timeout=120_000)
     page.wait_for_selector("#node-Third .state.complete", timeout=120_000)
     page.wait_for_selector(".lead .state.complete", timeout=120_000)
     running.wait()
@@ -140,6 +142,7 @@ def test_a_run_is_watched_from_start_to_end_and_keeps_what_was_opened(server, ta
     assert page.evaluate("document.getElementById('more-First').open")
     assert page.input_value("#q") == "half typed"
     assert page.evaluate("document.activeElement.id") == "q"
+    assert page.evaluate("scrollY") == 150
     assert page.complaints == overview.complaints == []
 
 
