@@ -74,7 +74,7 @@ def _place_in_order(item):
 def pytest_runtest_teardown(item):
     """Refuses Polars in this process before the tests that fork nodes: a fork that uses it waits for ever."""
     result = yield
-    if POLARS not in item.config.stash and any(name.startswith("polars-") for name in process.thread_names()):
+    if POLARS not in item.config.stash and any(re.fullmatch("polars-[0-9]+", each) for each in process.thread_names()):
         item.config.stash[POLARS] = True
         if _place_in_order(item) < USES_POLARS:
             pytest.fail("uses Polars in this process, whose threads no fork has: see tests/forked.py")
