@@ -199,6 +199,12 @@ def split(examples, name):
     return pa.concat_tables(tables, promote_options="permissive")
 
 
+def transform(graph, flights):
+    from spanwise.components import Preprocessor
+
+    return Preprocessor.load(graph).apply(flights)
+
+
 def auc(model, flights):
     """What a model is worth on some flights, computed by scikit-learn."""
     return in_fork(_auc, model, flights)
@@ -460,18 +466,16 @@ def test_what_is_served_is_what_was_evaluated(mornings, tmp_path):
     answers = np.load(tmp_path / "a.npy")
     came = late(flights)
     loss = log_loss(came[~np.isnan(came)], answers[~np.isnan(came)])
-    assert answers.tobytes() == predict(ran.artifact("Trainer", "model").path, flights).tobytes()
+    assert answers.tobytes() == in_fork(predict, ran.artifact("Trainer", "model").path, flights).tobytes()
     assert loss == pytest.approx(ran.artifact("Evaluator", "evaluation").properties["metrics"]["log_loss"])
 
 
 def test_what_is_served_is_what_was_trained_on(mornings):
     """The graph of the pushed model makes of raw flights the features that the Trainer read."""
-    from spanwise.components import Preprocessor
-
     ran = mornings[6]
-    graph = Preprocessor.load(Path(ran.artifact("Pusher", "pushed_model").properties["pushed_destination"]) / "graph")
+    graph = Path(ran.artifact("Pusher", "pushed_model").properties["pushed_destination"]) / "graph"
 
-    features = graph.apply(split(ran["Transform"].inputs["examples"], "train"))
+    features = in_fork(transform, graph, split(ran["Transform"].inputs["examples"], "train"))
 
     assert features.equals(split(ran["Trainer"].inputs["examples"], "train"))
 
