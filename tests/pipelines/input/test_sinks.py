@@ -10,12 +10,17 @@ import pytest
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines import input as inputs
+from tests.forked import in_fork
 from tests.pipelines.input.elements import plain
 
 
 @pytest.fixture
 def table():
     return pa.table({"fare": np.arange(10.0), "zone": list("abcdefghij")})
+
+
+def _through_polars(table):
+    return inputs.from_arrow(table).to_polars().to_arrow()
 
 
 def test_tables_and_frames(table):
@@ -26,7 +31,7 @@ def test_tables_and_frames(table):
     assert rows.batch(3).to_arrow() == table
     assert inputs.from_elements(table.to_pylist()).to_arrow() == table
     assert rows.to_pandas().equals(table.to_pandas())
-    assert rows.to_polars().to_arrow().cast(table.schema) == table
+    assert in_fork(_through_polars, table).cast(table.schema) == table
     with pytest.raises(DatasetError, match="the columns have no names"):
         inputs.range(3).to_arrow()
 

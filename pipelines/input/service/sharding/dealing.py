@@ -13,8 +13,9 @@ from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
 from spanwise.pipelines.input.service.sharding.splits import SourceSplits, sources_of, splits_of
 
-_PAUSE_S: Final = 0.1
-"""At most how long a worker rests between two rounds that gave nothing; who rests leaves all splits to another one."""
+_MOST_VAIN: Final = 10
+"""After so many rounds of which a worker had some of the splits, and which gave nothing here, it leaves the rest to
+others: who goes on has all splits of the rounds to come."""
 
 
 class SplitQueue:
@@ -22,10 +23,6 @@ class SplitQueue:
 
     def next(self, source: int, repetition: int) -> int | None:
         """The number of the next split; None if this repetition has none left."""
-        raise NotImplementedError
-
-    def pause(self, for_s: float) -> None:
-        """Waits, or until the task is stopped."""
         raise NotImplementedError
 
 
@@ -39,7 +36,7 @@ def read_from_queue(op: Op, queue: SplitQueue) -> Op:
             assert splits is not None, "checked when the dataset was registered"
             return QueuedSource(source=each, splits=splits, number=numbers[id(each)], queue=queue)
         assert not isinstance(each, ShuffleAndRepeat), "plan_graph leaves out the rewrite that makes it"
-        return QueuedRepeat(input=each.input, count=each.count, queue=queue) if isinstance(each, Repeat) else each
+        return QueuedRepeat(input=each.input, count=each.count) if isinstance(each, Repeat) else each
 
     return rebuild(op, change)
 
@@ -123,8 +120,6 @@ class QueuedRepeat(Repeat):
     One of which this worker got every split, and which gave nothing, ends it as it ends a repeat that is not shared.
     """
 
-    queue: SplitQueue = field(repr=False)
-
     def open(self, opening: Opening) -> Stream:
         return QueuedRepeatStream(self, opening)
 
@@ -163,14 +158,12 @@ class QueuedRepeatStream(Stream):
         return sum(each.lacking for each in self._sources), sum(each.taken[0] for each in self._sources)
 
     def _end_in_vain(self) -> None:
-        """A round has given nothing here: it ends the repeat, or the next one waits a little if this one cost much."""
+        """A round has given nothing here: it ends the repeat if all of it was here, or if many did the same."""
         lacking, taken = self._counts()
         if taken == self._before[1]:  # others had the splits
             return
-        self._is_empty = lacking == self._before[0]
-        if not self._is_empty:
-            self._vain = min(self._vain + 1, 10)
-            self._op.queue.pause(min(_PAUSE_S, 0.001 * 2**self._vain))
+        self._vain += 1
+        self._is_empty = lacking == self._before[0] or self._vain >= _MOST_VAIN
 
     def state(self) -> State:
         return {}

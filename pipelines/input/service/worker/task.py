@@ -256,7 +256,7 @@ class TakenSplits(SplitQueue):
 
     def _take(self, source: int, repetition: int) -> range:
         if self._refused > _REFUSED:  # others are faster; asking on and on would take their time
-            self.pause(_PAUSE_S)
+            self._stopped.wait(_PAUSE_S)
         self._number += 1
         request = TakeSplits(task=self._task, number=self._number, source=source, repetition=repetition)
         try:
@@ -266,9 +266,6 @@ class TakenSplits(SplitQueue):
         self._below[source] = answer.below
         self._refused = 0 if answer.count else self._refused + 1
         return range(answer.first, answer.first + answer.count)
-
-    def pause(self, for_s: float) -> None:
-        self._stopped.wait(for_s)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -550,10 +550,17 @@ def test_SP_05_repeats(three):
 
 @pytest.mark.parametrize("mode", [OFF, DYNAMIC])
 def test_an_endless_repeat_of_nothing_ends(three, mode):
-    """As it does in one process: a worker that got every split of a round, and gave nothing, ends its part."""
+    """As it does in one process: a worker that gave nothing of a whole round, or of its part of many, ends its part."""
     dataset = inputs.range(9).filter(lambda number: number > 9).repeat()
 
     assert list(dataset) == list(dataset.distribute(three.target, mode)) == []
+
+
+def test_an_endless_repeat_of_little_goes_on(three):
+    """Workers that get nothing for long leave the splits to others, of whom one always has what there is."""
+    dataset = inputs.range(9).filter(lambda number: number == 3).repeat()
+
+    assert list(dataset.distribute(three.target, DYNAMIC).take(100)) == [3] * 100
 
 
 @pytest.mark.parametrize("mode", ["at_least_once", "exactly_once", DYNAMIC])
