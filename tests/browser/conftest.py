@@ -56,15 +56,15 @@ def record_times(store, past):
         read = made.outputs["report"]
 
 
-def record_hours(store, count):
-    """So many hourly spans, more than a picture has cells of their own."""
+def record_spans(store, pipeline, calendar, spans):
+    """A run that has ingested all of them."""
     run = store.begin_run(
-        Run(pipeline="hourly", calendar="hour", span=FIRST * 24, state=State.COMPLETE, nodes=("Ingest",))
+        Run(pipeline=pipeline, calendar=calendar, span=spans[0], state=State.COMPLETE, nodes=("Ingest",))
     )
-    begun = store.begin(Execution(pipeline="hourly", run=run.number, node="Ingest", component="ExampleGen"))
-    facts = {"version": 1, "split_names": ["train"], "calendar": "hour", "rows": {"train": 9}}
-    hours = tuple(Examples("/nowhere", properties={"span": FIRST * 24 + n, **facts}) for n in range(count))
-    store.publish(replace(begun, state=State.COMPLETE, outputs={"examples": hours}))
+    begun = store.begin(Execution(pipeline=pipeline, run=run.number, node="Ingest", component="ExampleGen"))
+    facts = {"version": 1, "split_names": ["train"], "calendar": calendar, "rows": {"train": 9}}
+    examples = tuple(Examples("/nowhere", properties={"span": span, **facts}) for span in spans)
+    store.publish(replace(begun, state=State.COMPLETE, outputs={"examples": examples}))
 
 
 class Server:
@@ -120,7 +120,8 @@ def root(tmp_path_factory):
             pusher = Execution(pipeline="flights", run=past.run.number, node="Pusher")
             store.claim(*claim_pushes(store, pusher, [pushed]))
         record_times(store, past)
-        record_hours(store, 1300)
+        record_spans(store, "hourly", "hour", range(FIRST * 24, FIRST * 24 + 1300))  # too many for cells of their own
+        record_spans(store, "daily", "day", range(FIRST, FIRST + 9))
         past.begin(FIRST + 10)
         past.ingest(FIRST + 10, version=2)  # models have learned from version 1
         (spans[-1].path / "report.html").write_text(

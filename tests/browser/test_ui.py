@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.conftest import Server
+from spanwise.orchestrator.mlmd import open_store
+from tests.browser.conftest import FIRST, Server, record_spans
 from tests.scheduler.web.certificates import make_certificate
 
 PAGES = {
@@ -101,6 +102,30 @@ def test_a_range_of_spans_is_chosen_by_dragging(server, tab):
     assert page.input_value("[name=first]") == "2013-01-03"
     assert page.input_value("[name=last]") == "2013-01-07"
     assert page.url.endswith("/spans")
+
+
+def test_what_the_reader_has_chosen_and_selected_stays_while_the_page_changes(server, tab):
+    """A range of spans and a selection of text outlive the next span, which appears by itself."""
+    page = tab(server.url + "/p/daily/spans")
+    cells = page.locator("rect[data-span]")
+    first, last = cells.nth(2).bounding_box(), cells.nth(6).bounding_box()
+    page.mouse.move(first["x"] + 4, first["y"] + 4)
+    page.mouse.down()
+    page.mouse.move(last["x"] + 4, last["y"] + 4, steps=4)
+    page.mouse.up()
+    marked = "[...document.querySelectorAll('.chosen')].map((cell) => Number(cell.dataset.span))"
+    chosen = page.evaluate(marked)
+    page.evaluate("getSelection().selectAllChildren(document.getElementById('span-2013-01-05'))")
+    selected = page.evaluate("getSelection().toString()")
+    store = open_store(str(server.folder / ".spanwise" / "metadata.db"), root=server.folder / ".spanwise")
+    record_spans(store, "daily", "day", [FIRST + 9])
+    store.close()
+    page.wait_for_selector("#span-2013-01-10", timeout=120_000)
+
+    assert chosen == list(range(FIRST + 2, FIRST + 7))
+    assert page.evaluate(marked) == chosen
+    assert page.evaluate("getSelection().toString()") == selected != ""
+    assert page.complaints == []
 
 
 def test_of_very_many_spans_a_range_is_chosen_and_one_is_opened(server, tab):

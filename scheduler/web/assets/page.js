@@ -37,6 +37,7 @@
       const atEnd = log && log.scrollHeight - log.scrollTop - log.clientHeight < 40;
       const parsed = new DOMParser().parseFromString("<div>" + JSON.parse(event.data) + "</div>", "text/html");
       morph(live, parsed.body.firstChild);
+      mark();
       const after = document.getElementById("log");
       if (after && atEnd) after.scrollTop = after.scrollHeight;
       times(live);
@@ -56,7 +57,8 @@
     for (const time of within.querySelectorAll("time[datetime]")) {
       const at = new Date(time.dateTime);
       time.title = at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" }) + " (" + zone + ")";
-      if (time.classList.contains("age")) time.textContent = age((at - Date.now()) / 1000);
+      const text = time.classList.contains("age") ? age((at - Date.now()) / 1000) : time.textContent;
+      if (time.textContent !== text) time.textContent = text;  // the same text set again would end its selection
     }
   }
   function age(ahead) {
@@ -85,9 +87,16 @@
     const name = LABELS[document.querySelector("[data-base]").dataset.calendar];
     return name ? name(span) : "";
   }
+  let chosen = null;  // the first and last span of the range that the reader has dragged over
+  function mark() {
+    for (const cell of document.querySelectorAll("[data-span]")) {
+      const span = Number(cell.dataset.span);
+      cell.classList.toggle("chosen", chosen !== null && span >= chosen[0] && span <= chosen[1]);
+    }
+  }
+  function choose(a, b) { chosen = a === null ? null : [Math.min(a, b), Math.max(a, b)]; mark(); }
   function dragging() {
     let from = null;
-    const mark = (a, b) => { for (const cell of document.querySelectorAll("[data-span]")) cell.classList.toggle("chosen", a !== null && Number(cell.dataset.span) >= Math.min(a, b) && Number(cell.dataset.span) <= Math.max(a, b)); };
     const fill = (a, b) => {
       document.querySelector("[name=first]").value = labelOf(Math.min(a, b));
       document.querySelector("[name=last]").value = labelOf(Math.max(a, b));
@@ -97,15 +106,15 @@
     document.addEventListener("pointermove", (event) => {
       const to = from === null ? null : spanAt(event);
       if (to === null || to === from) return;
-      mark(from, to);
+      choose(from, to);
       fill(from, to);
     });
     document.addEventListener("pointerup", (event) => {
       const to = from === null ? null : spanAt(event), begun = from;
       from = null;
-      if (to === null || begun === null) return mark(null, null);
+      if (to === null || begun === null) return choose(null, null);
       if (to === begun) {
-        mark(null, null);
+        choose(null, null);
         const label = event.target.closest("[data-base]") ? labelOf(to) : "";  // a cell of its own is a link
         const node = new URLSearchParams(location.search).get("node");
         if (label) location.href = location.pathname + "/" + encodeURIComponent(label) + (node ? "?node=" + encodeURIComponent(node) : "");
