@@ -21,6 +21,7 @@ The recipe, all in unsigned 64-bit arithmetic that wraps:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -61,9 +62,16 @@ def hash_values(array: pa.Array[Any]) -> Hashes:
 def _combine(rows: int, named: Iterable[tuple[str, pa.Array[Any]]]) -> Hashes:
     hashes = np.zeros(rows, dtype=np.uint64)
     for name, array in named:
-        label = _texts(pa.array([name]))[0]
-        hashes = _mix(hashes * _GOLDEN + label + _value_hashes(array))
+        hashes *= _GOLDEN
+        hashes += _label(name)
+        hashes += _value_hashes(array)
+        hashes = _mix(hashes)
     return hashes
+
+
+@lru_cache(maxsize=4096)
+def _label(name: str) -> np.uint64:
+    return np.uint64(_texts(pa.array([name]))[0])
 
 
 def _value_hashes(array: pa.Array[Any]) -> Hashes:
@@ -144,11 +152,13 @@ def buckets(hashes: Hashes, weights: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _mix(x: Hashes) -> Hashes:
-    x = x ^ (x >> np.uint64(30))
+    """Mixes in place: every caller gives numbers that nobody else holds."""
+    shifted = x >> np.uint64(30)
+    x ^= shifted
     x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
+    x ^= np.right_shift(x, np.uint64(27), out=shifted)
     x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
+    x ^= np.right_shift(x, np.uint64(31), out=shifted)
     return x
 
 
@@ -159,7 +169,7 @@ def _fill_nulls(array: pa.Array[Any]) -> NDArray[np.int64]:
 
 
 def _whole(values: NDArray[np.int64]) -> Hashes:
-    return _mix(values.astype(np.uint64, copy=False) + _NUMBER)
+    return _mix(values.view(np.uint64) + _NUMBER)
 
 
 def _floats(values: NDArray[np.int64] | NDArray[np.float64]) -> Hashes:

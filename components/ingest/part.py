@@ -6,7 +6,9 @@ that the first one in the order of the files is reported whichever worker is the
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +24,7 @@ from spanwise.pipelines.input.readers.column import Misfit, join_all
 from spanwise.pipelines.input.selection import filter_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from spanwise.components.ingest.plan import IngestPlan, PartFile
     from spanwise.components.ingest.readers import Descriptor, Dialect, FormatReader, Rejected
@@ -127,7 +129,9 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
         with ExitStack() as stack:
             files = [stack.enter_context(SplitFile(writer.destination, split, part.index, schema)) for split in splits]
             stack.enter_context(rejects)
-            for read in _read(part, writer, rejects):
+            batches = _read(part, writer, rejects)
+            # a reader of the user's own stays in the thread that it knows
+            for read in batches if writer.reader is not None else stack.enter_context(_ahead(batches)):
                 batch = read.select(schema.names)
                 if len(files) == 1:
                     files[0].add(batch)
@@ -144,7 +148,23 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
     )
 
 
-def _read(part: InputPart, writer: PartWriter, rejects: RejectsFile) -> Iterator[pa.RecordBatch]:
+def _read(part: InputPart, writer: PartWriter, rejects: RejectsFile) -> Generator[pa.RecordBatch, None, None]:
     for descriptor in part.descriptors:
         reader = reader_of(descriptor.format, writer.reader, writer.renamed)
         yield from reader.read(descriptor, writer.dialect, writer.columns, rejects.add)
+
+
+@contextmanager
+def _ahead(batches: Generator[pa.RecordBatch, None, None]) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The batches, each of which is read in another thread while the one before it is written."""
+
+    def taken(upcoming: Future[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
+        while (batch := upcoming.result()) is not None:
+            upcoming = pool.submit(next, batches, None)
+            yield batch
+
+    with ThreadPoolExecutor(1, "ingest-read") as pool:
+        try:
+            yield taken(pool.submit(next, batches, None))
+        finally:
+            pool.submit(batches.close).result()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -142,9 +143,9 @@ class FieldParser:
             columns.update(zip(table.column_names, table.columns, strict=True))
             return
         for name in texts:
-            empty = pc.equal(pc.binary_length(columns[name]), pa.scalar(0))
-            if pc.any(empty).as_py():
-                columns[name] = pc.if_else(empty, pa.scalar(None, types[name]), columns[name])
+            lengths = pc.binary_length(columns[name])
+            if pc.min(lengths).as_py() == 0:
+                columns[name] = pc.if_else(pc.equal(lengths, 0), pa.scalar(None, types[name]), columns[name])
 
     def _refine(
         self, data: bytes, name: str, column: pa.ChunkedArray[Any], nulls: tuple[str, ...] | None
@@ -199,10 +200,18 @@ class FieldParser:
 
     def _in_hex(self, data: bytes, names: Sequence[str]) -> set[str]:
         """Those of the columns of whole numbers that are, somewhere, written in hexadecimal."""
-        if not names or (b"0x" not in data and b"0X" not in data):
+        if not names or not self._may_have_hex(data):
             return set()
         texts = self.texts(data, names)
         return {name for name in names if pc.any(pc.match_substring_regex(texts.column(name), _HEX)).as_py()}
+
+    def _may_have_hex(self, data: bytes) -> bool:
+        """Whether a field may begin with 0x. Inside of a field, as in the name N10XJ, it is no number."""
+        text = np.frombuffer(data, dtype=np.uint8)
+        at = np.flatnonzero((text | 0x20) == ord("x"))  # also X
+        at = at[text[at - 1] == ord("0")] - 1
+        edges = np.isin(text[at - 1], np.frombuffer(b'"\r\n\t\f +-' + self.delimiter.encode(), dtype=np.uint8))
+        return bool((edges | (at == 0)).any())
 
 
 def _largest(column: pa.ChunkedArray[Any]) -> float:

@@ -272,6 +272,17 @@ def test_a_type_is_inferred_over_the_whole_span(write, plan, early, late, type_)
         assert dict(report.columns)["v"] == type_
 
 
+@pytest.mark.parametrize("field", ["0x1F", " 0x1F", "\t-0X1F", '"0x1F"', '" +0x1F"'])
+@pytest.mark.parametrize("row", ["{},7,N10XJ", "7,{},N10XJ", "N10XJ,7,{}"])
+def test_a_number_in_hexadecimal_is_found_wherever_its_field_stands(write, plan, row, field):
+    """It stays text as it is written; a 0x inside of a name leaves the whole numbers beside it alone."""
+    row = row.format(field)
+
+    report = ingest(plan(write("a.csv", f"a,b,c\n{row}\n")))
+
+    assert [type_ for _, type_ in report.columns] == ["int64" if each == "7" else "string" for each in row.split(",")]
+
+
 def test_a_type_is_inferred_over_the_whole_span_of_json(write, plan):
     """A key that comes late, or changes its kind, is right from the first row on; numbers keep their digits as text."""
     text = (
