@@ -145,7 +145,7 @@ class FieldParser:
         for name in texts:
             lengths = pc.binary_length(columns[name])
             if pc.min(lengths).as_py() == 0:
-                columns[name] = pc.if_else(pc.equal(lengths, 0), pa.scalar(None, types[name]), columns[name])
+                columns[name] = pc.if_else(pc.equal(lengths, pa.scalar(0)), pa.scalar(None, types[name]), columns[name])
 
     def _refine(
         self, data: bytes, name: str, column: pa.ChunkedArray[Any], nulls: tuple[str, ...] | None
