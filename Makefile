@@ -94,7 +94,8 @@ test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightnin
 
 test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3 and Azure; needs go and npm
 	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/contract/test_storage_faults.py \
-	    tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py
+	    tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py \
+	    tests/scenario/test_stored_checkpoints.py
 
 # Without it, database servers are tested only where they are installed already.
 test-sql: $(VENV)/.dev  ## Run the tests of queries and of the web page on a PostgreSQL and a MariaDB of their own; installs Debian's where they are missing

@@ -236,7 +236,7 @@ class ActiveRun:
         except (Fenced, StoreError) as unrecorded:
             log.warning("run-end-lost", extra={"run": ended.name, "reason": str(unrecorded)})
         self.run = ended
-        remove_working_files(self._nodes.root, ended)
+        remove_working_files(self._nodes.root, ended, store.archive)
         self._announce("run-ended", message=error or "")
 
     def _announce(self, what: EventName, node: str = "", execution: Execution | None = None, message: str = "") -> None:

@@ -39,6 +39,16 @@ class Judgement:
     because: str = ""
 
 
+class SharedCheckpoints(Protocol):
+    """The checkpoints of a node in a run, for attempts on different machines."""
+
+    def take_over(self, folder: Path) -> None:
+        """Excludes earlier attempts, and makes a folder what they have committed, if they have committed anything."""
+
+    def commit(self, folder: Path, *, settled: bool = False) -> bool:
+        """Makes the files of a folder what the next attempt finds; `settled`: only if they do not change meanwhile."""
+
+
 class ArtifactArchive(Protocol):
     """Keeps the files of artifacts elsewhere; what is below the root are then copies."""
 
@@ -63,8 +73,18 @@ class ArtifactArchive(Protocol):
     def read_log(self, log: str, start: int = 0) -> bytes:
         """The bytes of a log from one on, as far as they are there."""
 
-    def log_folders(self, pipeline: str) -> list[str]:
-        """The folders below the root of runs with logs."""
+    def run_folders(self, pipeline: str) -> list[str]:
+        """The folders below the root with logs and checkpoints of runs."""
+
+    def checkpoints(self, folder: Path, *, began: str, attempt: int) -> SharedCheckpoints:
+        """What the attempts at a node share, by its folder below the root, as one of them sees it."""
+
+    def remove_checkpoints(self, folder: Path) -> None:
+        """Deletes the checkpoints of a node by its folder, or of all nodes by the folder of their run."""
+
+    @property
+    def snapshots(self) -> str:
+        """The place of dataset snapshots."""
 
 
 @dataclass(frozen=True)

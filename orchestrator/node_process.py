@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from spanwise.orchestrator import fingerprint, integrity, process
 from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_properties, normalize_draft
+from spanwise.orchestrator.checkpoints import Checkpoints
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.driver import Artifacts
 from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, Refused, RunError, SpanwiseError
@@ -93,7 +94,13 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
     shutil.rmtree(job.scratch, ignore_errors=True)  # of an attempt that was killed
     Path(job.scratch).mkdir(parents=True)
     try:
-        node.run(**_arguments(node, signature, job, outputs, line, damaged))
+        arguments = _arguments(node, signature, job, outputs)
+        if signature.attempt is None:
+            node.run(**arguments)
+        else:
+            checkpoints = Checkpoints.of(job)
+            with checkpoints.watched():
+                node.run(**arguments | {signature.attempt: _attempt(job, checkpoints, line, damaged)})
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
     made = {name: _drafts(signature, name, output) for name, output in outputs.items()}
@@ -133,28 +140,29 @@ def _arguments(
     signature: Signature,
     job: NodeJob,
     outputs: Mapping[str, object],
-    line: Connection,
-    damaged: Mapping[str, str],
 ) -> dict[str, object]:
     made = {signature.outputs[name].argument or name: output for name, output in outputs.items()}
     arguments: dict[str, object] = {**node.parameters, **job.prepared, **made}
     for name, wanted in signature.inputs.items():
         given = [a.as_kind(wanted.kind) for a in job.inputs.get(name, ())]
         arguments[name] = given if wanted.many else next(iter(given), None)
-    if signature.attempt is not None:
-        arguments[signature.attempt] = Attempt(
-            run=job.run,
-            node=job.node,
-            number=job.attempt,
-            scratch=Path(job.scratch),
-            checkpoints=Path(job.checkpoints),
-            snapshots=Path(job.snapshots),
-            check_fence=lambda: _check_fence(line),
-            origins=job.origins,
-            verdicts=job.verdicts,
-            damaged=damaged,
-        )
     return arguments
+
+
+def _attempt(job: NodeJob, checkpoints: Checkpoints, line: Connection, damaged: Mapping[str, str]) -> Attempt:
+    return Attempt(
+        run=job.run,
+        node=job.node,
+        number=job.attempt,
+        scratch=Path(job.scratch),
+        checkpoints=checkpoints.folder,
+        snapshots=job.snapshots if job.archive is not None else Path(job.snapshots),
+        check_fence=lambda: _check_fence(line),
+        origins=job.origins,
+        verdicts=job.verdicts,
+        damaged=damaged,
+        commit_checkpoints=checkpoints.commit,
+    )
 
 
 def _check_fence(line: Connection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import shutil
@@ -13,9 +14,9 @@ from pathlib import Path
 from spanwise.orchestrator import publisher
 from spanwise.orchestrator.artifact import Artifact, Judgement, Model
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.component import Component, Resolver, list_defaults
+from spanwise.orchestrator.component import Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
-from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StoreError
+from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StorageError, StoreError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes
 from spanwise.orchestrator.history import span_of
@@ -27,6 +28,7 @@ from spanwise.orchestrator.pool import Pools, Slot
 from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_dir import run_dir, set_aside
+from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, find_standing, judges_of, verdict_of, verdicts_of
 
@@ -125,7 +127,7 @@ class NodeRunner:
             outputs = {**passed, **ended.outputs}
             verdicts = self._verdicts(execution, outputs)
             done = publisher.complete(self.store, self.lease, execution, job.inputs, job.plan, outputs, verdicts)
-            shutil.rmtree(self._folder / f"{done.node}.checkpoints", ignore_errors=True)
+            self._remove_checkpoints(node)
             spared = node.may_be_damaged() if isinstance(node, Component) else ()
             whole = [found for name, found in job.inputs.items() if name not in spared]
             self.verified.update(a.id for a in itertools.chain(*whole, *done.outputs.values()))
@@ -228,13 +230,20 @@ class NodeRunner:
                 scratch=str(self._folder / f"{node.name}.scratch"),
                 archive=self.store.archive,
                 checkpoints=str(self._folder / f"{node.name}.checkpoints"),
-                snapshots=str(self.root / "snapshots"),
+                snapshots=str(self.root / "snapshots") if self.store.archive is None else self.store.archive.snapshots,
             )
         )
         if self.logs is not None:
             self.logs.begin(Path(execution.log))
         deadline = None if node.timeout_s is None else time.monotonic() + node.timeout_s
         return ActiveJob(execution, inputs, plan, deadline)
+
+    def _remove_checkpoints(self, node: Node) -> None:
+        folder = self._folder / f"{node.name}.checkpoints"
+        shutil.rmtree(folder, ignore_errors=True)
+        if self.store.archive is not None and read_signature(type(node)).attempt is not None:
+            with contextlib.suppress(StorageError):  # gc finds them
+                self.store.archive.remove_checkpoints(folder)
 
     def _unverified(self, inputs: Artifacts) -> tuple[Artifact, ...]:
         """The inputs that no node of this run has verified yet."""

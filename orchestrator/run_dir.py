@@ -7,7 +7,9 @@ import logging
 import shutil
 from pathlib import Path
 
-from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.artifact import ArtifactArchive
+from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.run import Run, State
 
 log = logging.getLogger("spanwise.run")
 
@@ -38,8 +40,15 @@ def set_aside(folder: Path) -> Path | None:
     raise AssertionError("numbers do not end")
 
 
-def remove_working_files(root: Path, run: Run) -> None:
+def remove_working_files(root: Path, run: Run, archive: ArtifactArchive | None) -> None:
     """Removes what only an active run needs: scratch and checkpoints. The logs stay."""
     for kind in ("scratch", "checkpoints"):
         for folder in run_dir(root, run).glob(f"*.{kind}"):
             shutil.rmtree(folder, ignore_errors=True)
+    if archive is not None and run.state is not State.COMPLETE:  # a node that succeeds removes its own
+        try:
+            archive.remove_checkpoints(run_dir(root, run))
+        except StorageError as error:
+            log.warning(
+                "checkpoints-not-removed", extra={"run": run.name, "reason": f"{error} `spanwise gc` finds them"}
+            )

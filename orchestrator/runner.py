@@ -103,7 +103,7 @@ class Controller:
             self.lease.start_heartbeat(self.executor.mark, self.executor.wake, self.executor.engine)
             self._abandoned = publisher.close_abandoned_runs(self.store, self.lease, self.root)
             for run in self._abandoned:
-                remove_working_files(self.root, run)
+                remove_working_files(self.root, run, self.store.archive)
             self._signals.enter_context(self._catch_signals())
             self._logs = self._signals.enter_context(uploading(self.store.archive))
         except BaseException:

@@ -58,6 +58,10 @@ class Outputs(Generic[A]):
         return draft
 
 
+def stay_here() -> None:
+    """What committing checkpoints is where only one machine needs them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """The facts of the attempt that `run` is."""
@@ -67,11 +71,13 @@ class Attempt:
     number: int  #: 1 for the first try
     scratch: Path  #: an empty folder, removed after the attempt
     checkpoints: Path  #: a folder that the next attempt in this run finds as this one left it
-    snapshots: Path  #: the folder of dataset snapshots, shared by all pipelines below this root
+    snapshots: str | Path  #: where dataset snapshots are, shared by all pipelines below this root; a URL if it is one
     check_fence: Callable[[], None]  #: raises Fenced when the lease is lost; call it before an external effect
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
     damaged: Mapping[str, str] = field(default_factory=dict)  #: what was found of `may_be_damaged` inputs, by name
+    commit_checkpoints: Callable[[], None] = stay_here
+    """Returns when the next attempt finds `checkpoints` as they are now, also on another machine."""
 
 
 @dataclass(frozen=True)

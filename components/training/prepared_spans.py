@@ -32,7 +32,7 @@ _AT_ONCE: Final = 32
 def prepare_spans(
     parts: Sequence[tuple[Examples, Parquet]],
     prepare: Callable[[Dataset], Dataset],
-    snapshots: Path,
+    snapshots: str | Path,
     tally: SnapshotTally,
     service: str | None = None,
 ) -> Dataset:
@@ -58,7 +58,7 @@ def prepare_spans(
     return Dataset(CountSnapshots(input=whole.op, tally=tally), whole.settings)
 
 
-def _prepare_on_service(spans: Sequence[Dataset], snapshots: Path, tally: SnapshotTally, service: str) -> Dataset:
+def _prepare_on_service(spans: Sequence[Dataset], snapshots: str | Path, tally: SnapshotTally, service: str) -> Dataset:
     """Has workers write the missing snapshots, several at a time, and reads all of them."""
     from spanwise.pipelines.input.service.saves.save import save  # a training without a service needs none of it
 

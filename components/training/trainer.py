@@ -105,6 +105,7 @@ class Trainer(Component):
             parameters=dict(parameters or {}),
             workers=workers,
             attempt=attempt.number,
+            commit_checkpoints=attempt.commit_checkpoints,
         )
         spans = format_versions(
             ((e.span, e.version) for e in task.examples), Calendar.from_name(task.examples[0].calendar)

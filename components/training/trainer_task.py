@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from spanwise.components.training.training_input import TrainingInput
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
+from spanwise.orchestrator.signature import stay_here
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,7 @@ class ExamplesWindow(Sequence[Examples]):
     """The examples of a window, oldest span first."""
 
     artifacts: tuple[Examples, ...]
-    snapshots: Path  #: the folder of the snapshots of prepared spans
+    snapshots: str | Path  #: where the snapshots of prepared spans are
     tally: SnapshotTally  #: counts the snapshots that were read and written
     input: TrainingInput = field(default_factory=TrainingInput)  #: counts the rows that were read
     weight: str | None = None  #: the column of the rows' weights, read with whichever columns are named
@@ -117,6 +118,12 @@ class TrainerTask:
     workers: int = 1  #: the number of processes that call the function, each with a rank of its own
     rank: int = 0  #: counts from 0; rank 0 writes the model
     attempt: int = 1  #: counts the attempts of this run; above 1, `checkpoints` may hold files
+    commit_checkpoints: Callable[[], None] = stay_here
+    """Returns when the next attempt finds `checkpoints` as they are now, also on another machine.
+
+    Under a root in object storage, call it before `iterator.commit`. `save_checkpoint` does both; other files go there
+    by themselves within seconds.
+    """
 
     @property
     def weight(self) -> str | None:
@@ -137,6 +144,7 @@ class TrainerTask:
 
         states = [iterator.state() for iterator in iterators]
         durable.put(self.checkpoints / CHECKPOINT, [pickle.dumps((learned, states))])
+        self.commit_checkpoints()
         for iterator, state in zip(iterators, states, strict=True):
             iterator.commit(state)
 

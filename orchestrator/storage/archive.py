@@ -12,29 +12,27 @@ import functools
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
 from spanwise.orchestrator.storage import log_pieces
 from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
+from spanwise.orchestrator.storage.checkpoints import POINTER, StoredCheckpoints
 from spanwise.orchestrator.storage.copies import MOST_BYTES
 from spanwise.orchestrator.storage.eviction import ASIDE, evict_sometimes
 from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
+from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.url import ObjectUrl
 from spanwise.orchestrator.storage.use_lock import UseLock
 
-Result = TypeVar("Result")
-
-_SIDE_BY_SIDE = 8  # requests at a time: they wait for the network, not for a processor
 _MANIFEST = ".json"
 _NOTE = ".spanwise-store"
 _RUNS = ".runs"
+_CHECKPOINTS = ".checkpoints/"
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class BucketArchive:
         def upload(part: ManifestPart) -> None:
             self._bucket.upload_part(folder / part.file, (home / part.key).key, part.start, part.size_bytes)
 
-        _side_by_side(upload, list(manifest.parts()))
+        call_side_by_side(upload, list(manifest.parts()))
         self._bucket.write(f"{home.key}{_MANIFEST}", manifest.to_json())
         self._evict()
 
@@ -120,8 +118,23 @@ class BucketArchive:
         """The bytes of a log from one on, as far as they are there."""
         return log_pieces.read_log(self._bucket, self._home(log).key, start) if self._is_below(log) else b""
 
-    def log_folders(self, pipeline: str) -> list[str]:
-        """The folders below the root of runs with logs: PIPELINE/.runs/NUMBER/logs."""
+    def checkpoints(self, folder: Path, *, began: str, attempt: int) -> StoredCheckpoints:
+        """What the attempts at a node share, by its folder below the root."""
+        return StoredCheckpoints(home=self._home(str(folder)), began=began, attempt=attempt)
+
+    def remove_checkpoints(self, folder: Path) -> None:
+        """Deletes the checkpoints of a node by its folder, or of all nodes by the folder of their run."""
+        keys = [info.key for info in self._bucket.list(self._home(str(folder)).key) if _CHECKPOINTS in info.key]
+        pointers = [key for key in keys if key.endswith(f"/{POINTER}")]
+        self._bucket.delete([*pointers, *keys])  # what nothing names is not read
+
+    @property
+    def snapshots(self) -> str:
+        """The place of dataset snapshots."""
+        return str(self.home / "snapshots")
+
+    def run_folders(self, pipeline: str) -> list[str]:
+        """What lies below the root for runs: PIPELINE/.runs/NUMBER/logs, PIPELINE/.runs/NUMBER/NODE.checkpoints."""
         found = {"/".join(place.split("/")[:4]) for place in self._list(f"{pipeline}/{_RUNS}")}
         return [str(self.root / place) for place in sorted(found)]
 
@@ -173,7 +186,7 @@ class BucketArchive:
             return self._bucket.download_part((home / part.key).key, draft / part.file, part.start)
 
         parts = list(manifest.parts())
-        digests = _side_by_side(download, parts)
+        digests = call_side_by_side(download, parts)
         for name, target in manifest.links.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).symlink_to(target)
@@ -202,13 +215,6 @@ class BucketArchive:
 @functools.cache
 def _lock(root: Path) -> UseLock:
     return UseLock(root)
-
-
-def _side_by_side(call: Callable[[ManifestPart], Result], parts: Sequence[ManifestPart]) -> list[Result]:
-    if len(parts) < 2:  # noqa: PLR2004  no threads for one
-        return list(map(call, parts))
-    with ThreadPoolExecutor(min(len(parts), _SIDE_BY_SIDE), "archive") as pool:
-        return list(pool.map(call, parts))
 
 
 def _is_place(place: str) -> bool:

@@ -138,4 +138,4 @@ def _files(path: str | None, root: str | None, config: Path | None) -> Files:
 
 
 def _place(path: str | None, root: Root, config: Path | None) -> str | Path:
-    return path if path is not None else read_settings(root, config).root / "snapshots"
+    return path if path is not None else read_settings(root, config).snapshots

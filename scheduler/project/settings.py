@@ -120,6 +120,11 @@ class Settings:
         return self.url or str(self.root)
 
     @property
+    def snapshots(self) -> str | Path:
+        """Where the snapshots of datasets are."""
+        return f"{self.url}/snapshots" if self.url else self.root / "snapshots"
+
+    @property
     def redacted_metadata(self) -> str:
         """The location of the metadata, without the password."""
         from spanwise.orchestrator.mlmd.location import parse_location

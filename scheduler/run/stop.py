@@ -125,5 +125,5 @@ def _close(store: Store, run: Run, root: Path) -> Run:
         raise RunError(str(left)) from left
     finally:
         mine.release()
-    remove_working_files(root, run)
+    remove_working_files(root, run, store.archive)
     return store.run(run.pipeline, run.number)

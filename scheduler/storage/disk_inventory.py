@@ -75,7 +75,7 @@ def take_inventory(store: Store, root: Path, pipeline: str, *, now: datetime, lo
     search.nodes(home)
     search.archived(home)
     search.run_dirs(home / RUNS, lambda ended: now - ended >= logs)
-    search.archived_logs(lambda ended: now - ended >= logs)
+    search.archived_run_dirs(lambda ended: now - ended >= logs)
     search.schedule(home / SCHEDULE, lambda written: now - written >= logs)
     artifacts = sorted(search.artifacts, key=lambda a: a.id)
     collected = store.find_claims(COLLECTED, [a.name for a in artifacts])
@@ -154,18 +154,22 @@ class _DiskSearch:
                 what = f"{execution.name} has not published it" if execution else "no such execution is recorded"
                 self._add_leftover(Path(place), f"in the archive: {what}")
 
-    def archived_logs(self, old: Callable[[datetime], bool]) -> None:
-        """Logs that the archive has and the root has not."""
+    def archived_run_dirs(self, old: Callable[[datetime], bool]) -> None:
+        """Logs and checkpoints that the archive has and the root has not."""
         if self._store.archive is None:
             return
         known = {str(left.path) for left in self.leftovers}
-        for place in self._store.archive.log_folders(self._pipeline):
+        for place in self._store.archive.run_folders(self._pipeline):
             number = Path(place).parent.name
             if place in known or not _is_number(number):
                 continue
             with contextlib.suppress(NotRecorded):
                 run = self._store.run(self._pipeline, int(number))
-                if run.ended is not None and old(run.ended):
+                if run.ended is None or not run.state.ended:
+                    continue
+                if place.endswith(".checkpoints"):
+                    self._add_leftover(Path(place), f"in the archive: {run.name} has ended")
+                elif old(run.ended):
                     self._add_leftover(Path(place), f"logs of {run.name}, which ended {run.ended:%Y-%m-%d}")
 
     def run_dirs(self, home: Path, old: Callable[[datetime], bool]) -> None:

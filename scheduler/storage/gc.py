@@ -435,7 +435,7 @@ def _leased(context: CollectionContext, pipeline: str) -> Iterator[Lease]:
     try:
         mine.start_heartbeat(0, lambda: None)  # no process to kill; the next write finds out whether it was lost
         for run in publisher.close_abandoned_runs(context.store, mine, context.root):
-            remove_working_files(context.root, run)
+            remove_working_files(context.root, run, context.store.archive)
         closed = True
         yield mine
     finally:

@@ -287,7 +287,7 @@ def test_a_log_longer_than_a_piece_is_whole(tmp_path, place):
 
     assert archive.read_log(str(log)) == text
     assert archive.read_log(str(log), 299_999) == text[299_999:]
-    assert archive.log_folders("rows") == [str(log.parent)]
+    assert archive.run_folders("rows") == [str(log.parent)]
 
 
 def test_archive_as_a_setting_says_what_it_is_now(project, capsys):

@@ -69,7 +69,7 @@ def read_service(site: WebSite) -> ServiceView | None:
 
 def read_snapshots(site: WebSite) -> tuple[Sequence[SnapshotView], int]:
     """The newest snapshots of the root, and how many there are."""
-    found = site.memo.get(("snapshots",), lambda: list_snapshots(site.root / "snapshots"), for_s=_SNAPSHOTS_S)
+    found = site.memo.get(("snapshots",), lambda: list_snapshots(site.client.settings.snapshots), for_s=_SNAPSHOTS_S)
     shown = [
         SnapshotView(
             fingerprint=each.fingerprint,
@@ -87,4 +87,4 @@ def read_snapshots(site: WebSite) -> tuple[Sequence[SnapshotView], int]:
 
 def snapshot_documents(site: WebSite) -> list[Document]:
     """As `spanwise snapshot ls --json` prints them."""
-    return [listing_document(each) for each in list_snapshots(site.root / "snapshots")]
+    return [listing_document(each) for each in list_snapshots(site.client.settings.snapshots)]
