@@ -211,10 +211,10 @@ def check_value(what: str, annotation: object, value: object) -> object:
     Raises:
         ParameterError: it does not fit; the message names `what`.
     """
-    from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
-
     if isinstance(annotation, type) and type(value) is annotation:
         return value
+    from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
     try:
         adapter: TypeAdapter[object] = TypeAdapter(_form(annotation), config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticSchemaGenerationError:
@@ -235,10 +235,10 @@ def parse_value(what: str, annotation: object, text: str) -> object:
     Raises:
         ParameterError: the text is no such value; the message names `what`.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     if annotation in (str, inspect.Parameter.empty):
         return text
+    from pydantic import TypeAdapter, ValidationError
+
     adapter: TypeAdapter[object] = TypeAdapter(_form(annotation))
     try:
         return adapter.validate_strings(text)

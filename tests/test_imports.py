@@ -1,12 +1,15 @@
 """Who may import whom (docs/decisions/0001-import-names.md), read from the source; and what an import costs."""
 
 import ast
+import contextlib
 import functools
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
@@ -62,6 +65,9 @@ BROUGHT["orbax"] = ["spanwise.pipelines.input.orbax"]
 
 #: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
 HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]
+
+#: What the commands that only read the metadata do without, beside those.
+NEEDLESS = ["absl.logging", "attr", "http.client", "pydantic", "rich.console", "spanwise.orchestrator.runner", "ssl"]
 
 
 class Import(NamedTuple):
@@ -235,3 +241,47 @@ def modules_after_import(module: str) -> set[str]:
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
     return set(done.stdout.split())
+
+
+HISTORY_COMMANDS = {
+    "runs": ["runs", "p"],
+    "show": ["show", "p"],
+    "missed": ["schedule", "missed"],
+    "status": ["schedule", "status"],
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with a run and a schedule."""
+    from spanwise.orchestrator import Run, State
+    from spanwise.orchestrator.mlmd import open_store
+    from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+    from spanwise.scheduler.schedule.timetable import Timetable
+
+    root = tmp_path_factory.mktemp("home")
+    with contextlib.closing(open_store(str(root / "metadata.db"))) as store:
+        store.begin_run(Run(pipeline="p", state=State.COMPLETE))
+        put_schedule(store, ScheduleRecord(timetable=Timetable("p", cron="@daily"), since=datetime.now(UTC)))
+    return root
+
+
+@pytest.mark.parametrize("command", HISTORY_COMMANDS)
+def test_a_command_that_shows_history_imports_no_heavy_library(command: str, home: Path) -> None:
+    """Reading the metadata needs ml_metadata: neither what typer and ml_metadata import beside, nor what runs nodes."""
+    program = (
+        "import sys; from spanwise.scheduler.main import main; code = main(sys.argv[1:]); "
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *HISTORY_COMMANDS[command], "--root", str(home)],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("SPANWISE_")},
+    )
+    loaded = set(done.stderr.split())
+
+    assert "ml_metadata" in loaded
+    assert loaded & {*HEAVY, *NEEDLESS} == {"ml_metadata"}

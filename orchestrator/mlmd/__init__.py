@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 
 from spanwise.orchestrator.artifact import ArtifactArchive
+from spanwise.orchestrator.mlmd.deferral import import_ml_metadata
 from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.store import Store
 
@@ -45,32 +43,8 @@ def open_store(
     # The library reads it when it is imported; without it PostgreSQL's refusals of a taken name appear on stderr.
     os.environ.setdefault("GLOG_minloglevel", "4")
 
-    _defer_grpc()
+    import_ml_metadata()
 
     from spanwise.orchestrator.mlmd.store import MlmdStore
 
     return MlmdStore(where, root=root, archive=archive, clock=clock, deadline_s=deadline_s, migrate=migrate)
-
-
-class _Grpc(ModuleType):
-    """grpc, imported when it is first used."""
-
-    def __getattr__(self, name: str) -> object:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
-
-
-def _defer_grpc() -> None:
-    """Imports ml_metadata without grpc and asyncio, a third of its time: only its own servers are reached by them.
-
-    Nothing but ml_metadata holds the stand-in: other modules, and later ones, import grpc itself.
-    """
-    if "grpc" in sys.modules or "ml_metadata" in sys.modules:
-        return
-    standin = sys.modules["grpc"] = _Grpc("grpc")
-    try:
-        importlib.import_module("ml_metadata.metadata_store")
-    finally:
-        if sys.modules.get("grpc") is standin:
-            del sys.modules["grpc"]

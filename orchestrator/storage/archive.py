@@ -22,8 +22,7 @@ from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
 from spanwise.orchestrator.storage import log_pieces
 from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
 from spanwise.orchestrator.storage.checkpoints import POINTER, StoredCheckpoints
-from spanwise.orchestrator.storage.copies import MOST_BYTES
-from spanwise.orchestrator.storage.eviction import ASIDE, evict_sometimes
+from spanwise.orchestrator.storage.eviction import ASIDE, MOST_BYTES, evict_sometimes
 from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.url import ObjectUrl

@@ -22,14 +22,11 @@ from pathlib import Path
 
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import Conflict, StorageError
-from spanwise.orchestrator.storage.bucket import open_bucket
+from spanwise.orchestrator.storage.eviction import MOST_BYTES
 from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
 from spanwise.orchestrator.storage.use_lock import UseLock
 
 log = logging.getLogger("spanwise.storage")
-
-MOST_BYTES = 20 << 30
-"""Copies beyond this are removed, the least recently used first."""
 
 _SAFE_AGE_S = 86_400.0  # no process reads one copy for longer without having asked for it again
 _SPARE = 0.8  # removing stops at this share of the limit
@@ -117,6 +114,8 @@ class LocalCopies:
         draft = self.folder / f".draft-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         try:
             draft.mkdir(parents=True)
+            from spanwise.orchestrator.storage.bucket import open_bucket  # most processes copy nothing
+
             open_bucket(url.home).download(url.key, draft / url.name, etag=info.etag)
             size = (draft / url.name).stat().st_size
             if size != info.size_bytes:

@@ -19,6 +19,9 @@ from spanwise.orchestrator.storage.use_lock import UseLock
 
 log = logging.getLogger("spanwise.storage")
 
+MOST_BYTES = 20 << 30
+"""Copies beyond this are removed, the least recently used first."""
+
 ASIDE = ".fetching"
 """The folder below the root for what is on its way in or out."""
 

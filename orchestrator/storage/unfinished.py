@@ -11,14 +11,11 @@ Azure drops what was not committed after a week. Google Cloud Storage needs a li
 from __future__ import annotations
 
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlencode
-from xml.etree import ElementTree as ET
 
 from spanwise.orchestrator.errors import StorageError
 
@@ -46,6 +43,8 @@ def list_uploads(folder: ObjectUrl, **options: Any) -> Iterator[UnfinishedUpload
     """
     if folder.scheme != "s3":
         return
+    from xml.etree import ElementTree as ET
+
     home = folder.home
     marker: dict[str, str] = {}
     while True:
@@ -74,6 +73,9 @@ def abort_upload(upload: UnfinishedUpload, **options: Any) -> None:
 def _ask(
     home: ObjectUrl, method: Literal["GET", "DELETE"], key: str, query: Mapping[str, str], options: Mapping[str, Any]
 ) -> bytes:
+    import urllib.error
+    import urllib.request
+
     import obstore
     from obstore.store import S3Store
 

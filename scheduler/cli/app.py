@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from spanwise.scheduler.cli.completion import complete_pipeline, complete_run
+from spanwise.scheduler.cli.conversion import convert_plainly
 
 if TYPE_CHECKING:
     from spanwise.scheduler.client import Client
@@ -121,6 +122,7 @@ def _build(name: str) -> Callable[..., object]:
     program = copy.copy(app)
     if commands or groups:
         program.registered_commands, program.registered_groups = commands, groups
+    convert_plainly()
     return typer.main.get_command(program)
 
 

@@ -17,7 +17,6 @@ from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.formatting import run_calendar
-from spanwise.scheduler.project.load import load
 
 LOOK_BACK = 20
 """How many recent runs of a pipeline are searched for the channels that it publishes on."""
@@ -74,6 +73,8 @@ def pipeline_or_file(
     """
     if reference is None or reference in store.pipelines() or not (".py" in reference or Path(reference).exists()):
         return pipeline(store, reference), ""
+    from spanwise.scheduler.project.load import load
+
     return pipeline(store, load(reference, settings=settings).pipeline.name), reference
 
 

@@ -13,12 +13,15 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import SettingsError, StoreError, StoreUnavailable
 from spanwise.orchestrator.run_dir import NOTE
-from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore, Store
 from spanwise.scheduler.project.settings import Settings
+
+if TYPE_CHECKING:
+    from spanwise.orchestrator.storage.archive import BucketArchive
 
 _COPIES = 5  # tries to copy a database that others write to
 _IDENTITY = ("store", "identity")
@@ -102,6 +105,8 @@ def archive_of(settings: Settings) -> BucketArchive | None:
     """The root in object storage, if it is there."""
     if settings.url is None:
         return None
+    from spanwise.orchestrator.storage import BucketArchive, parse_url
+
     return BucketArchive(settings.root.absolute(), parse_url(settings.url), settings.cache_bytes)
 
 

@@ -6,11 +6,9 @@ be set: without a file and variables, pydantic is not even imported.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageError
 from spanwise.orchestrator.resources import Machine, parse_memory
-from spanwise.orchestrator.storage.copies import MOST_BYTES, folder_of_copies
+from spanwise.orchestrator.storage.eviction import MOST_BYTES
 from spanwise.orchestrator.storage.url import is_object_url, parse_url, refuse_url
 
 if TYPE_CHECKING:
@@ -168,7 +166,11 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
 
 def root_folder(place: str) -> Path:
     """The folder on this machine of a root as `Settings.place` names it."""
-    return folder_of_copies(parse_url(place)) if is_object_url(place) else Path(place)
+    if not is_object_url(place):
+        return Path(place)
+    from spanwise.orchestrator.storage.copies import folder_of_copies
+
+    return folder_of_copies(parse_url(place))
 
 
 def find_file(folder: Path) -> Path | None:
@@ -183,6 +185,8 @@ def _existing(config: Path) -> Path:
 
 
 def _parse_file(file: Path) -> dict[str, object]:
+    import tomllib
+
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -389,6 +393,8 @@ def _refuse_unknown(written: Mapping[str, object], file: Path | None) -> None:
 
 
 def _meant(name: str) -> str:
+    import difflib
+
     near = difflib.get_close_matches(name, NAMES, n=1, cutoff=_NEAR)
     return f" Did you mean {near[0]!r}?" if near else ""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
+import platform
 import re
+import struct
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import ScheduleError
@@ -144,9 +148,18 @@ def _culprit(parts: list[str], pipeline: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _croniter(text: str, seed: str) -> croniter:
-    from croniter import croniter  # imported where used: it starts the command `file` to ask for the word size
+    return _import_croniter()(text, 0.0, hash_id=seed)
 
-    return croniter(text, 0.0, hash_id=seed)
+
+@functools.cache
+def _import_croniter() -> type[croniter]:
+    """Imports croniter without the command `file`, which it would start to ask for the size of a word."""
+    architecture = platform.architecture
+    platform.architecture = lambda *_args, **_options: (f"{struct.calcsize('P') * 8}bit", "")
+    try:
+        return import_module("croniter").croniter  # type: ignore[no-any-return]  # it has no types here
+    finally:
+        platform.architecture = architecture
 
 
 @lru_cache(maxsize=8192)  # pipelines share expressions, and the tick that was next is soon the last

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 from spanwise.orchestrator.calendar import Calendar
@@ -58,8 +57,6 @@ class ScheduleTerms:
 @dataclass(frozen=True)
 class Timetable(ScheduleTerms):
     """When a pipeline, or a part of it, runs, and for which span."""
-
-    __pydantic_config__: ClassVar = {"ser_json_timedelta": "float"}
 
     pipeline: str  #: the schedule key: the name of the pipeline; of a part, with it: `flights:ingest`
     _: KW_ONLY

@@ -702,17 +702,21 @@ def test_an_option_that_is_not_understood_is_refused(url, said):
         parse_location(url)
 
 
-def test_grpc_is_imported_when_it_is_first_used(url):
-    """Opening a store does without; other modules, and ml_metadata when it does need it, get grpc itself."""
+def test_grpc_attrs_and_absl_are_imported_when_they_are_first_used(url):
+    """Opening a store does without; other modules, and ml_metadata when it does need one, get the library itself."""
     code = """
 import sys
 from spanwise.orchestrator.mlmd import open_store
 open_store(sys.argv[1]).close()
-assert not {"grpc", "asyncio"} & sys.modules.keys()
-from ml_metadata.metadata_store import metadata_store
+assert not {"grpc", "asyncio", "attr", "absl.logging"} & sys.modules.keys()
+from ml_metadata.metadata_store import ListOptions, metadata_store
+assert ListOptions(limit=1) == ListOptions(limit=1) != ListOptions()
 assert issubclass(metadata_store.grpc.RpcError, Exception)
 import grpc
 assert metadata_store.grpc.RpcError is grpc.RpcError
+import attr
+from absl import logging
+assert attr.evolve and logging.use_absl_handler
 """
     ended = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=False)
 
