@@ -21,7 +21,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-hosts test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -66,6 +66,13 @@ graphs: $(VENV)/.dev  ## Run 20,000 random graphs of datasets in every way there
 chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of each mode, and count every element (hours)
 	SPANWISE_TEST_CHAOS=200 SPANWISE_TEST_LEASES=20000 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
 	    tests/scenario/test_service_chaos.py tests/pipelines/input/service/dispatcher/test_leasing.py
+
+# Hosts are network namespaces, which root makes; PostgreSQL and libfaketime are Debian's.
+test-hosts: $(VENV)/.dev  ## Run schedulers on two hosts with one database, and kill, stop, cut off and misdate them
+	@{ ls /usr/lib/postgresql/*/bin/postgres /usr/lib/*/faketime/libfaketime.so.1 && command -v ip; } >/dev/null 2>&1 || \
+	    { echo "Installing PostgreSQL, libfaketime and iproute2"; \
+	    apt-get install --yes --no-install-recommends postgresql libfaketime iproute2 >/dev/null; }
+	SPANWISE_TEST_HOSTS=1 $(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/scenario/test_hosts.py
 
 # Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.
 test-ui: $(VENV)/.ui  ## Look at the web page with a real browser, and run the notebook in a real kernel

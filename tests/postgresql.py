@@ -28,8 +28,8 @@ def find_programs() -> Path | None:
 
 
 @contextmanager
-def serve(programs: Path) -> Iterator[str]:
-    """The URL of a server that stops at the end, with all that is in it."""
+def serve(programs: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    """The URL of a server that stops at the end, with all that is in it; its network of 256 addresses may come in."""
     with tempfile.TemporaryDirectory(prefix="postgresql-") as folder:
         place = Path(folder)
         user = {}
@@ -43,15 +43,17 @@ def serve(programs: Path) -> Iterator[str]:
                 [*make, "--no-sync", f"--pgdata={place / 'data'}"],
                 check=True, stdout=log, stderr=log, cwd=place, **user,
             )  # fmt: skip
+            with (place / "data" / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {host}/24 trust\n")
             with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
+                free.bind((host, 0))
                 port = free.getsockname()[1]
             server = subprocess.Popen(
-                [programs / "postgres", "-D", place / "data", "-k", place, "-h", "127.0.0.1", "-p", str(port), "-F"],
+                [programs / "postgres", "-D", place / "data", "-k", place, "-h", host, "-p", str(port), "-F"],
                 stdout=log, stderr=log, cwd=place, **user,
             )  # fmt: skip
         try:
-            url = f"postgresql://spanwise@127.0.0.1:{port}/postgres"
+            url = f"postgresql://spanwise@{host}:{port}/postgres"
             _await(url, server, place / "log")
             yield url
         finally:

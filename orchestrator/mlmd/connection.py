@@ -9,7 +9,8 @@ drops all of a process's locks on a file when it closes *any* descriptor of it, 
 this process has the file open. The list of open descriptors says so, whoever opened the file.
 
 Servers. A broken connection is opened again once. Whether an interrupted write has landed is unknown here; the caller
-catches `ConnectionLost` and checks.
+catches `ConnectionLost` and checks. ml-metadata waits for a server without an end, and no thread of the process runs
+meanwhile, so the sockets that it opens are bounded: see `orchestrator.mlmd.silence`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
+from spanwise.orchestrator.mlmd import silence
 from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile
 
 Proto: TypeAlias = Any
@@ -209,8 +211,9 @@ class StoreConnection:
         waiting_until = time.monotonic() + self._deadline_s
         while True:
             try:
-                return metadata_store.MetadataStore(config, enable_upgrade_migration=migrate)
-            except (RuntimeError, errors.StatusError) as error:
+                with self._bounded():
+                    return metadata_store.MetadataStore(config, enable_upgrade_migration=migrate)
+            except (RuntimeError, OSError, errors.StatusError) as error:
                 if _MAKES_DATABASE in str(error) and not config.mysql.skip_db_creation:
                     config.mysql.skip_db_creation = True  # a role that may not, and that need not if there is one
                     continue
@@ -218,6 +221,13 @@ class StoreConnection:
                 if not _is_transient(error) or time.monotonic() >= waiting_until:
                     raise translate_error(error, self._where) from error
                 _pause()
+
+    def _bounded(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, connections to the server are given up when it is silent."""
+        where = self._where
+        if isinstance(where, SqliteFile) or where.is_local:
+            return contextlib.nullcontext()
+        return silence.bounded(where.host, where.port)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

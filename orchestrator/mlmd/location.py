@@ -51,6 +51,11 @@ class DatabaseServer:
     password: str = field(default="", repr=False)
     options: Mapping[str, str] = field(default_factory=dict)  #: see `OPTIONS`
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is reached through a socket in the file system: MySQL's client takes `localhost` for that."""
+        return self.kind == "mysql" and self.host == "localhost"
+
     def __str__(self) -> str:
         user = f"{self.user}@" if self.user else ""
         return f"{self.kind}://{user}{self.host}:{self.port}/{self.database}"

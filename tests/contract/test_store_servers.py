@@ -1,14 +1,20 @@
 """The store on a server whose connection breaks, or that cannot tell capitals from small letters."""
 
+import contextlib
 import os
+import socket
 import subprocess
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from spanwise.orchestrator.errors import StoreError, StoreUnavailable
+from spanwise.orchestrator.lease import TTL_S
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.mlmd.location import parse_location
+from spanwise.orchestrator.mlmd.silence import SILENT_S
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import AlreadyClaimed, Claim
 from tests.contract.conftest import SERVERS, fresh_url
@@ -137,3 +143,33 @@ def test_a_server_that_ignores_capitals_does_not_mix_names_up():
             verb()
 
     store.close()
+
+
+def test_a_server_that_falls_silent_is_given_up_before_a_lease_ends(wire):
+    """The sockets of a store have the limits, also after a reconnect; those of others are left as they are."""
+    port = urlsplit(wire.url).port
+    other = socket.create_connection(("127.0.0.1", port))
+    with contextlib.closing(open_store(wire.url, deadline_s=10)) as store:
+        first = [silent_s(one) for one in sockets_to(port) if one != other.fileno()]
+        wire.cut()
+        list(store.pipelines())
+        again = [silent_s(one) for one in sockets_to(port) if one != other.fileno()]
+
+    assert set(first) == set(again) == {SILENT_S}
+    assert silent_s(other.fileno()) != SILENT_S
+    assert TTL_S > SILENT_S
+    other.close()
+
+
+def sockets_to(port):
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as one:
+            if one.family == socket.AF_INET and one.getpeername()[1] == port:
+                found.append(int(entry.name))
+    return found
+
+
+def silent_s(descriptor):
+    with socket.socket(fileno=os.dup(descriptor)) as one:
+        return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000

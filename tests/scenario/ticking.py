@@ -22,7 +22,7 @@ class Work(Component):
     cacheable = False
 
     def run(self, report: Output[Report], attempt: Attempt) -> None:
-        began = time.time()
+        began = time.monotonic()
         if (WHERE / "stubborn").exists():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if (WHERE / "daemon").exists():
@@ -41,7 +41,7 @@ def stamp(attempt: Attempt, began: float) -> None:
     """Says that this run is at work now."""
     run = attempt.run
     draft = WHERE / "stamps" / f".{run.number}"
-    draft.write_text(json.dumps({"tick": run.cause, "run": run.number, "began": began, "seen": time.time()}))
+    draft.write_text(json.dumps({"tick": run.cause, "run": run.number, "began": began, "seen": time.monotonic()}))
     draft.replace(WHERE / "stamps" / f"{run.number}.json")
 
 
