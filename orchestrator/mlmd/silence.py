@@ -33,7 +33,7 @@ _OPTIONS = {
     "TCP_USER_TIMEOUT": SILENT_S * 1000,  # of what was sent and not acknowledged, in milliseconds
 }
 
-_bounding = threading.Lock()  # so that what opens in between is told apart
+_bounding = threading.Lock()  # so that what opens in between is recognized
 
 
 @contextlib.contextmanager

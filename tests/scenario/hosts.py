@@ -92,7 +92,7 @@ class Host:
         return process
 
     def cut(self):
-        """No packet comes in or goes out any more, and nobody is told."""
+        """No packet comes in or goes out any more, and nobody is notified."""
         ip("link", "set", self.port, "down")
 
     def join(self):
