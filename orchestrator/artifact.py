@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import BinaryIO, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from spanwise.orchestrator.errors import MissingProperty, ParameterError
 
@@ -70,8 +70,11 @@ class ArtifactArchive(Protocol):
     def keep_log(self, log: Path, sent: int) -> int:
         """Writes what a log below the root has beyond its first `sent` bytes; returns how many are there now."""
 
-    def read_log(self, log: str, start: int = 0) -> bytes:
-        """The bytes of a log from one on, as far as they are there."""
+    def read_log(self, log: str, start: int = 0, most_bytes: int | None = None) -> bytes:
+        """The bytes of a log from one on, as far as they are there, or about as many as are wanted."""
+
+    def open_log(self, log: str) -> BinaryIO | None:
+        """A log as a file, of which only what is read is fetched; None if there is nothing of it."""
 
     def run_folders(self, pipeline: str) -> list[str]:
         """The folders below the root with logs and checkpoints of runs."""

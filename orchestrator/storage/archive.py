@@ -9,6 +9,7 @@ is ever written by two executions, so nothing is ever replaced. Only logs grow, 
 from __future__ import annotations
 
 import functools
+import io
 import os
 import shutil
 import uuid
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
@@ -113,9 +115,16 @@ class BucketArchive:
         """Writes what a log below the root has beyond its first `sent` bytes; returns how many are there now."""
         return log_pieces.upload_log(self._bucket, self._home(str(log)).key, log, sent)
 
-    def read_log(self, log: str, start: int = 0) -> bytes:
-        """The bytes of a log from one on, as far as they are there."""
-        return log_pieces.read_log(self._bucket, self._home(log).key, start) if self._is_below(log) else b""
+    def read_log(self, log: str, start: int = 0, most_bytes: int | None = None) -> bytes:
+        """The bytes of a log from one on, as far as they are there, or about as many as are wanted."""
+        return log_pieces.read_log(self._bucket, self._home(log).key, start, most_bytes) if self._is_below(log) else b""
+
+    def open_log(self, log: str) -> BinaryIO | None:
+        """A log as a file, of which only what is read is fetched; None if there is nothing of it."""
+        if not self._is_below(log):
+            return None
+        opened = log_pieces.LogFile(self._bucket, self._home(log).key)
+        return io.BufferedReader(opened, log_pieces.PIECE_BYTES) if opened.size_bytes else None
 
     def checkpoints(self, folder: Path, *, began: str, attempt: int) -> StoredCheckpoints:
         """What the attempts at a node share, by its folder below the root."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 from spanwise.orchestrator.storage.bucket import StorageBucket
 
@@ -25,13 +27,57 @@ def upload_log(bucket: StorageBucket, key: str, log: Path, sent: int) -> int:
         return sent
 
 
-def read_log(bucket: StorageBucket, key: str, start: int) -> bytes:
-    """The bytes of a log from one on."""
+def read_log(bucket: StorageBucket, key: str, start: int, most_bytes: int | None = None) -> bytes:
+    """The bytes of a log from one on, or no more of them than `most_bytes` and a piece."""
     pieces: list[bytes] = []
-    while True:
-        found = bucket.read(f"{key}/{start // PIECE_BYTES:06d}")
-        rest = b"" if found is None else found[0][start % PIECE_BYTES :]
+    size = 0
+    while most_bytes is None or size < most_bytes:
+        found = bucket.read(f"{key}/{(start + size) // PIECE_BYTES:06d}")
+        rest = b"" if found is None else found[0][(start + size) % PIECE_BYTES :]
         if not rest:
-            return b"".join(pieces)
+            break
         pieces.append(rest)
-        start += len(rest)
+        size += len(rest)
+    return b"".join(pieces)
+
+
+class LogFile(io.RawIOBase):
+    """A log as a file, of which the pieces are fetched that are read; as long as it was when it was opened."""
+
+    def __init__(self, bucket: StorageBucket, key: str) -> None:
+        self._bucket = bucket
+        self._key = key
+        self._at = 0
+        self._piece = (-1, b"")
+        self.size_bytes = sum(info.size_bytes for info in bucket.list(key))
+        while len(self._fetch(self.size_bytes // PIECE_BYTES)) > self.size_bytes % PIECE_BYTES:  # the listing was old
+            self.size_bytes = self._piece[0] * PIECE_BYTES + len(self._piece[1])
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size_bytes}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        within = self._at % PIECE_BYTES
+        wanted = min(len(buffer), self.size_bytes - self._at, PIECE_BYTES - within)
+        if wanted <= 0:
+            return 0
+        found = self._fetch(self._at // PIECE_BYTES)[within : within + wanted]
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def _fetch(self, number: int) -> bytes:
+        if self._piece[0] != number:
+            found = self._bucket.read(f"{self._key}/{number:06d}")
+            self._piece = (number, b"" if found is None else found[0])
+        return self._piece[1]

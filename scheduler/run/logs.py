@@ -81,7 +81,7 @@ def follow_logs(store: Store, run: Run, node: str | None) -> Iterator[str]:
 
 
 def _is_archived(store: Store, log: str) -> bool:
-    return store.archive is not None and bool(store.archive.read_log(log))
+    return store.archive is not None and bool(store.archive.read_log(log, most_bytes=1))
 
 
 def _executions(store: Store, run: Run, node: str | None, *, may_start: bool = False) -> list[Execution]:

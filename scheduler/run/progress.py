@@ -135,7 +135,7 @@ class Tail:
                 log.seek(start)
                 return log.read(_MOST_BYTES)
         except FileNotFoundError:
-            return b"" if self.archive is None else self.archive.read_log(str(self.file), start)
+            return b"" if self.archive is None else self.archive.read_log(str(self.file), start, _MOST_BYTES)
 
     def rest(self) -> list[str]:
         """All remaining lines, including a last one without its end."""

@@ -127,8 +127,7 @@ class _Handler:
 
     def send_log(self, request: Request) -> Response:
         """The whole log of one attempt."""
-        from starlette.responses import FileResponse
-        from starlette.responses import Response as Answer
+        from starlette.responses import FileResponse, StreamingResponse
 
         places = {name: str(place) for name, place in request.path_params.items()}
         try:
@@ -142,7 +141,9 @@ class _Handler:
         if opened is None:
             return self.refuse(404, "No log", "Its file is gone; logs of old runs are removed by: spanwise gc")
         named = f"attachment; filename*=utf-8''{quote(name, safe='')}"
-        return Answer(opened.read(), media_type="application/octet-stream", headers={"content-disposition": named})
+        pieces = iter(lambda: opened.read(1 << 18), b"")
+        headers = {"content-disposition": named}
+        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
 
     def answer_api(self, request: Request) -> Response:
         """A document; an error is one too, as those of commands with `--json`."""

@@ -71,7 +71,7 @@ def pids_of(root):
     return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def until(condition, within_s=240.0):
+def until(condition, within_s=600.0):
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
@@ -98,7 +98,7 @@ def test_a_killed_controller_leaves_nothing_on_the_cluster(tmp_path, cluster):
     until(lambda: is_gone(pids_of(tmp_path)[0]))
     (tmp_path / "go").touch()
     after = start(tmp_path, cluster)
-    said, _ = after.communicate(timeout=300)
+    said, _ = after.communicate(timeout=900)
 
     assert after.returncode == 0, said
     assert executions_of(tmp_path) == {
@@ -116,7 +116,7 @@ def test_a_node_whose_machine_is_taken_away_is_tried_again_without_counting(tmp_
     cluster.kill("one")
     (tmp_path / "go").touch()
     cluster.add("other")
-    said, _ = run.communicate(timeout=300)
+    said, _ = run.communicate(timeout=900)
 
     assert run.returncode == 0, said
     assert re.search("retry-scheduled Wait Its machine (is gone|was taken away)", said)

@@ -15,10 +15,12 @@ import pytest
 
 from spanwise.orchestrator.storage import BucketArchive, forget_buckets, open_bucket, parse_url
 from spanwise.orchestrator.storage.copies import folder_of_copies
+from spanwise.orchestrator.storage.log_pieces import PIECE_BYTES
 from spanwise.scheduler.client import connect
 from spanwise.scheduler.main import main
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.web.access import make_policy
+from spanwise.scheduler.web.queries.logs import read_log
 from spanwise.scheduler.web.site import WebSite
 from tests.contract.faulty_proxy import proxied
 from tests.contract.object_storage import SERVERS, serve
@@ -183,6 +185,7 @@ def test_gc_deletes_there(machine, place, capsys):
     machine("two")
     bucket, top = open_bucket(parse_url(place).home), parse_url(place)
     bucket.write((top / "rows/Count/model/99/rows/00001").key, b"half of a large file")
+    bucket.write((top / "rows/.runs/1/Count.checkpoints/1/abc").key, b"of a commit that was killed")
 
     typed("gc", "rows", "--keep-younger", "0s", "--keep-last", "1", "--keep-logs", "0s")
 
@@ -287,7 +290,32 @@ def test_a_log_longer_than_a_piece_is_whole(tmp_path, place):
 
     assert archive.read_log(str(log)) == text
     assert archive.read_log(str(log), 299_999) == text[299_999:]
+    assert archive.read_log(str(log), 299_999, 1) == text[299_999 : 2 * PIECE_BYTES]
+    assert archive.open_log(str(log)).read() == text
+    assert archive.open_log(str(log.with_name("Other.1.log"))) is None
     assert archive.run_folders("rows") == [str(log.parent)]
+
+
+def test_the_end_of_a_long_log_is_a_piece(tmp_path, place):
+    """A page asks for no more; its search for the text is by pieces as well."""
+    if not place.startswith("s3:"):
+        pytest.skip("the proxy counts requests of S3")
+    log = tmp_path / "rows/.runs/1/logs/Count.1.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"".join(b"%09d\n" % number for number in range(150_000)))
+    with proxied(os.environ["AWS_ENDPOINT_URL"]) as proxy, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        forget_buckets()
+        archive = BucketArchive(tmp_path, parse_url(place))
+        archive.keep_log(log, 0)
+        proxy.requests.clear()
+        view = read_log(archive.open_log(str(log)))
+        asked = [path.partition("?")[0].rpartition("/")[2] for _, path in proxy.requests]
+    forget_buckets()
+
+    assert view.text.endswith("000149999\n")
+    assert view.size_bytes == 1_500_000
+    assert asked[1:] == ["000005"]
 
 
 def test_archive_as_a_setting_says_what_it_is_now(project, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +59,7 @@ def open_log(site: WebSite, file: str) -> BinaryIO | None:
         return Path(file).open("rb")
     except OSError:
         archive = site.store.archive
-    found = b"" if archive is None else archive.read_log(file)
-    return io.BytesIO(found) if found else None
+    return None if archive is None else archive.open_log(file)
 
 
 def read_log(opened: BinaryIO | None, text: str = "") -> LogView:
