@@ -1,9 +1,7 @@
 """Small Ray clusters on this machine for tests, in processes of their own that end with the test."""
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,11 +9,6 @@ import time
 from pathlib import Path
 
 from spanwise.orchestrator import process
-
-
-_AGENT_PORTS = (
-    "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port", "metrics-export-port",
-)  # fmt: skip
 
 
 class RayCluster:
@@ -54,8 +47,6 @@ class RayCluster:
     def _start(self, name, *options):
         ray = Path(sys.executable).with_name("ray")
         command = [str(ray), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", *options]
-        # Without them, the raylet gives its agents 15 s to import Ray and find free ones, and then dies.
-        command += [f"--{name}={port}" for name, port in zip(_AGENT_PORTS, free_ports(len(_AGENT_PORTS)), strict=True)]
         if name == "head":
             command += ["--include-dashboard=false", f"--temp-dir={self._folder}"]
         with Path(self._folder, f"{name}.log").open("wb") as log:
@@ -65,14 +56,6 @@ class RayCluster:
                      "RAY_raylet_start_wait_time_s": "600"},
             )  # fmt: skip
         self.machines[name] = started
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _until(condition, within_s=600.0):
