@@ -38,6 +38,9 @@ class Executor(Protocol):
     def has_room(self, node: str) -> bool:
         """Whether a job of this node can start now, beside those that run."""
 
+    def spare(self, node: str) -> None:
+        """Says that a node has reused a result, so that nothing need be prepared for it; it may start later anyway."""
+
     def start(self, job: NodeJob) -> None:
         """Starts a job; `wait` returns its end, also where it cannot be started.
 

@@ -27,6 +27,7 @@ from spanwise.orchestrator.job import GRACE_S, FenceQuery, JobEnded, JobFailure,
 from spanwise.orchestrator.memory_watch import MemoryEnd
 from spanwise.orchestrator.node_process import ASKING_TO_END
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.preload import Preload
 from spanwise.orchestrator.process import Survivor
 from spanwise.orchestrator.resources import NOTHING_ASKED, Machine, Resources, format_memory
 
@@ -63,7 +64,7 @@ class LocalExecutor:
         self._machine = machine
         for name, resources in self._asked.items():
             self._capacity.refuse(name, resources)
-        preload = dict.fromkeys([*(m for n in placed for m in n.preload), *(pipeline.preload if placed else ())])
+        preload = Preload({node.name: node.preload for node in placed}, pipeline.preload)
         if any(re.fullmatch(r"polars-[0-9]+", name) for name in process.thread_names()):
             reason = (
                 "Polars was used in this process, and its threads do not survive a fork: nodes that use it will hang. "
@@ -105,6 +106,11 @@ class LocalExecutor:
         return self._capacity.has_room(
             self._resources(node), [self._resources(c.node) for c in self._children.values()]
         )
+
+    def spare(self, node: str) -> None:
+        """Says that a node has reused a result: what it alone would import is not imported ahead."""
+        with contextlib.suppress(OSError):  # `wait` notices a server that died
+            self._control.send(("spare", node))
 
     def start(self, job: NodeJob) -> None:
         """Starts a job; `wait` returns its end."""

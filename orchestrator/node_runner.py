@@ -86,6 +86,7 @@ class NodeRunner:
 
     def carry_over(self, earlier: Execution) -> Execution:
         """Records an execution of the base run as this run's own, so that lineage stays whole."""
+        self.executor.spare(earlier.node)
         execution = self.begin(earlier.node, 1)
         plan = Reuse(outputs=earlier.outputs, reason=f"supplied by {earlier.name}", execution=earlier.id)
         return publisher.reuse(self.store, self.lease, execution, earlier.inputs, plan)
@@ -100,6 +101,7 @@ class NodeRunner:
                 return self._execute(execution, inputs, plan)
             if isinstance(node, Resolver):  # it reads what it chose, no more
                 return NodeResult(execution=publisher.reuse(self.store, self.lease, execution, plan.outputs, plan))
+            self.executor.spare(node.name)
             return NodeResult(execution=self._reuse(execution, inputs, plan))
         except (Fenced, StoreError):
             raise

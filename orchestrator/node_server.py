@@ -18,7 +18,6 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -29,6 +28,7 @@ from spanwise.orchestrator.job import JobFailure, NodeJob
 from spanwise.orchestrator.memory_watch import INTERVAL_S, MemoryEnd, count_oom_kills, exceeds
 from spanwise.orchestrator.node_process import ASKING_TO_END, run_job
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.preload import Preload
 
 log = logging.getLogger("spanwise.executor")
 
@@ -84,9 +84,9 @@ class NodeProcess:
 class NodeServer:
     """Forks children, stops them, and reaps them with what they leave. It never touches the metadata."""
 
-    def __init__(self, control: Connection, pipeline: Pipeline, preload: Iterable[str]) -> None:
+    def __init__(self, control: Connection, pipeline: Pipeline, preload: Preload) -> None:
         self._control = control
-        self._preload = list(preload)
+        self._preload = preload
         self._pipeline = pipeline
         self._workers: dict[int, NodeProcess] = {}
 
@@ -126,13 +126,14 @@ class NodeServer:
         for source in (self._control.fileno(), self._wake, *self._ends):
             self._selector.register(source, selectors.EVENT_READ)
 
-    def _import_one(self) -> None:
-        """Imports the next module while idle; children import what is still missing."""
+    def _import_one(self, module: str) -> None:
+        """Imports a module while idle; children import what is still missing."""
+        self._preload.tried.add(module)
         logging.disable()  # what a library logs at import belongs in the log of a node
         gc.disable()  # an import makes next to no garbage
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            __import__(self._preload.pop(0))  # one that fails does so again in the node that needs it
+            __import__(module)  # one that fails does so again in the node that needs it
         gc.freeze()  # or a full collection in a child would write to, and so copy, every page of what is imported here
         gc.enable()
         logging.disable(logging.NOTSET)
@@ -144,11 +145,12 @@ class NodeServer:
         timeout = 0.02 if soon else max(0.02, min(deadlines) - now) if deadlines else None
         if any(w.limit_bytes for w in self._workers.values()):
             timeout = min(INTERVAL_S, INTERVAL_S if timeout is None else timeout)
-        ready = self._selector.select(0.0 if self._preload else timeout)
+        module = self._preload.next_module()
+        ready = self._selector.select(0.0 if module else timeout)
         if any(key.fd in self._ends for key, _ in ready):
             raise EOFError
-        if not ready and self._preload:
-            self._import_one()
+        if not ready and module:
+            self._import_one(module)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
         self._reap()
@@ -159,8 +161,12 @@ class NodeServer:
 
     def _execute_command(self) -> None:
         what, *rest = self._control.recv()
+        if what == "spare":
+            self._preload.spare(rest[0])
+            return
         if what == "start":
             self._fork(rest[0], reduction.recv_handle(self._control))
+            self._preload.expect(rest[0].node)
             return
         job, grace_s = rest
         for pid, worker in self._workers.items():

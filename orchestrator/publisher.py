@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spanwise.orchestrator.agents.engines import end_on_engine
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
 from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
@@ -132,10 +131,16 @@ def with_plan(execution: Execution, plan: Execute) -> Execution:
     )
 
 
+def _end_on_engine(name: str, mark: int) -> list[str]:
+    from spanwise.orchestrator.agents.engines import end_on_engine  # hardly a run needs it
+
+    return end_on_engine(name, mark)
+
+
 def close_abandoned_runs(store: Store, lease: Lease, root: Path) -> list[Run]:
     """Records the runs that dead holders of this pipeline's lease left running as failed, and returns them."""
     found = []
-    for holder in unclosed_leases(store, lease, end_on_engine):
+    for holder in unclosed_leases(store, lease, _end_on_engine):
         for run in _runs_of(store, holder):
             for execution in store.executions(run):
                 if not execution.state.succeeded:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, NoReturn, TypeAlias, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, NoReturn, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import ParameterError, PipelineError
@@ -205,14 +206,45 @@ def _kind(where: str, base: object) -> tuple[type[Artifact], bool, bool]:
     return kind, many, optional
 
 
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})", re.ASCII)
+_UNKNOWN = object()  # whether it fits, only pydantic can say
+
+
+def _copy_plain(annotation: object, value: object) -> object:  # noqa: PLR0911  a table of annotations
+    """The value as pydantic returns it, if it fits beyond doubt: most do, and importing pydantic takes long."""
+    if annotation is object or (isinstance(annotation, type) and type(value) is annotation):
+        return value
+    if annotation is None:
+        return None if value is None else _UNKNOWN
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        found = (_copy_plain(each, value) for each in inner)
+        return next((each for each in found if each is not _UNKNOWN), _UNKNOWN)
+    if origin is Literal:
+        return value if any(value == each and type(value) is type(each) for each in inner) else _UNKNOWN
+    if origin is Callable:  # also without what it takes
+        return value if isinstance(value, types.FunctionType) else _UNKNOWN
+    if not inner:
+        return _UNKNOWN
+    if origin in (dict, Mapping) and type(value) is dict:
+        pairs = [(_copy_plain(inner[0], key), _copy_plain(inner[1], each)) for key, each in value.items()]
+        return _UNKNOWN if any(any(each is _UNKNOWN for each in pair) for pair in pairs) else dict(pairs)
+    is_many = (origin is tuple and inner[1:] == (...,)) or origin in (list, Sequence)
+    if is_many and type(value) in ((list, tuple) if origin is Sequence else (origin,)):
+        parts = [_copy_plain(inner[0], each) for each in typing.cast("Sequence[object]", value)]
+        return _UNKNOWN if any(each is _UNKNOWN for each in parts) else type(value)(parts)  # type: ignore[call-arg]
+    return _UNKNOWN
+
+
 def check_value(what: str, annotation: object, value: object) -> object:
     """Returns the value if it fits the annotation; only int is converted, to float.
 
     Raises:
         ParameterError: it does not fit; the message names `what`.
     """
-    if isinstance(annotation, type) and type(value) is annotation:
-        return value
+    plain = _copy_plain(annotation, value)
+    if plain is not _UNKNOWN:
+        return plain
     from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
     try:
@@ -237,6 +269,8 @@ def parse_value(what: str, annotation: object, text: str) -> object:
     """
     if annotation in (str, inspect.Parameter.empty):
         return text
+    if annotation is int and _WHOLE.fullmatch(text):
+        return int(text)
     from pydantic import TypeAdapter, ValidationError
 
     adapter: TypeAdapter[object] = TypeAdapter(_form(annotation))

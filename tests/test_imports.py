@@ -237,6 +237,14 @@ def test_the_command_line_waits_for_no_other_room() -> None:
     assert loaded & {"asyncio", "pydantic", "rich.console", "secrets"} == set()
 
 
+def test_a_pipeline_of_all_components_is_built_without_heavy_libraries() -> None:
+    """The process that decides what to run needs none of the libraries that do the work."""
+    program = "import sys; from benchmarks.taxi import taxi; taxi('data', 'serving'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) & {*HEAVY, *NEEDLESS, "polars", "sklearn"} == set()
+
+
 def modules_after_import(module: str) -> set[str]:
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)

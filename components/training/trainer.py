@@ -7,8 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
-from pydantic import InstanceOf
-
 from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
@@ -70,7 +68,7 @@ class Trainer(Component):
         base: Input[Model | None],
         model: Output[Model],
         attempt: Attempt,
-        run_fn: Callable[[TrainerTask], None] | InstanceOf[ElasticJob],
+        run_fn: Callable[[TrainerTask], None] | ElasticJob,
         parameters: Mapping[str, object] | None = None,
         weight: str | None = None,
         workers: int = 1,

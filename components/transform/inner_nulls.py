@@ -12,7 +12,7 @@ import json
 import re
 from typing import TypeAlias
 
-import polars as pl
+from spanwise.components.deferred_polars import pl
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 

@@ -19,8 +19,7 @@ from decimal import Decimal
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
-import polars as pl
-
+from spanwise.components.deferred_polars import pl
 from spanwise.components.transform.analyzers import (
     Analyzer,
     Boundaries,
@@ -64,7 +63,7 @@ __all__ = [
 ]
 
 
-class Columns(Mapping[str, pl.Expr]):
+class Columns(Mapping[str, "pl.Expr"]):
     """The columns of the examples by name: `columns["distance"]`. The same wherever the function runs."""
 
     def __init__(self, types: Mapping[str, pl.DataType], unreadable: Mapping[str, str] | None = None) -> None:

@@ -86,6 +86,9 @@ class PlacedExecutor:
         else:
             self._here.answer(job, lost)
 
+    def spare(self, node: str) -> None:
+        self._here.spare(node)
+
     def wait(self, timeout_s: float) -> list[ExecutorEvent]:
         found = self._there.events()
         found += self._here.wait(0.0 if found else timeout_s)

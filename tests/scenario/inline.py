@@ -51,6 +51,9 @@ class InlineExecutor:
         except Exception as error:  # noqa: BLE001  as a process of its own reports every error
             self._ended.append(JobEnded(id=job.id, failure=node_process._failure(error)))
 
+    def spare(self, node: str) -> None:
+        pass
+
     def wait(self, timeout_s: float) -> list[JobEnded]:
         ended, self._ended = self._ended, []
         return ended

@@ -77,6 +77,13 @@ class ElasticJob:
     alone it does only that, on the parameters that `init` returns. The arrays passed to these functions are read-only.
     """
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> Mapping[str, Any]:
+        """As a parameter it is an instance; its fields, of types that few processes import, are not read."""
+        from pydantic_core import core_schema
+
+        return core_schema.is_instance_schema(cls)
+
     dataset_fn: Callable[[Dataset], Dataset]  #: from the rows of one task to batches, the same every time
     init: Callable[[TrainerTask], Arrays]  #: the first parameters
     save: Callable[[TrainerTask, ElasticOutcome], None]  #: writes the model

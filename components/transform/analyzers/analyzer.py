@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
-import polars as pl
-
+from spanwise.components.deferred_polars import pl
 from spanwise.components.transform.analyzers import plain
 from spanwise.components.transform.analyzers.plain import Plain
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, cast
 
-import polars as pl
-
+from spanwise.components.deferred_polars import pl
 from spanwise.components.transform.analyzers.analyzer import Accumulated, AccumulatorAnalyzer, Analyzer, is_number
 from spanwise.components.transform.analyzers.plain import Plain
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
-
+from spanwise.components.deferred_polars import pl
 from spanwise.components.transform.analyzers.analyzer import AccumulatorAnalyzer
 from spanwise.components.transform.analyzers.plain import Plain
 

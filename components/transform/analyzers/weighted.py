@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import polars as pl
-
+from spanwise.components.deferred_polars import pl
 from spanwise.components.transform.analyzers.analyzer import Analyzer, is_number
 from spanwise.components.transform.analyzers.numbers import refuse_others
 from spanwise.components.transform.analyzers.plain import Plain

@@ -1,0 +1,34 @@
+"""Preloads: which modules a node server imports ahead, so that nodes need not, and in which order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+
+
+class Preload:
+    """The modules that the nodes still to come will import, those of the first node first.
+
+    A node that has reused a result imports nothing, so a run that reuses everything need not import what does the work.
+    """
+
+    def __init__(self, by_node: Mapping[str, Iterable[str]], shared: Iterable[str]) -> None:
+        self._by_node = {node: tuple(modules) for node, modules in by_node.items()}
+        self._shared = tuple(shared)  #: imported last, while any node is still to come
+        self._coming = dict.fromkeys(self._by_node)
+        self.tried: set[str] = set()  #: those that were imported, or could not be
+
+    def spare(self, node: str) -> None:
+        """A node has reused a result."""
+        self._coming.pop(node, None)
+
+    def expect(self, node: str) -> None:
+        """A node starts, perhaps after an earlier run has spared it, so that its modules come first."""
+        if node in self._by_node:
+            self._coming = {node: None, **self._coming}
+
+    def next_module(self) -> str | None:
+        """The next module to import; None when all are there that can be."""
+        nodes = (module for node in self._coming for module in self._by_node[node])
+        modules = (*nodes, *(self._shared if self._coming else ()))
+        return next((each for each in modules if each not in self.tried and each not in sys.modules), None)
