@@ -22,9 +22,11 @@ ResampleMethod: TypeAlias = Literal["bootstrap", "jackknife"]
 
 CONFIDENCE = 0.95
 
+LANES = 4
+"""Replicates whose weights are drawn from one hash of a row, 16 bits each."""
+
 _Z = 1.959963984540054  # the normal quantile of 0.975
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_LANES = 4  # weights drawn from one hash, 16 bits each
 
 
 def row_ids(place: str, first: int, count: int) -> Ids:
@@ -40,10 +42,14 @@ def weights(ids: Ids, method: ResampleMethod, replicates: int, first: int, last:
         kept: Floats = (group != np.arange(first, last, dtype=np.uint64)[:, None]).astype(np.float64)
         return kept
     drawn = np.empty((last - first, len(ids)))
-    for word in range(first // _LANES, (last - 1) // _LANES + 1):
-        lanes = _mix(ids ^ _mix(np.array([word + 1], dtype=np.uint64))).view(np.uint16).reshape(-1, _LANES)
-        for replicate in range(max(first, word * _LANES), min(last, (word + 1) * _LANES)):
-            drawn[replicate - first] = _poisson()[lanes[:, replicate % _LANES]]
+    for word in range(first // LANES, (last - 1) // LANES + 1):
+        lanes = _mix(ids ^ _mix(np.array([word + 1], dtype=np.uint64))).view(np.uint16)
+        counts = np.zeros(len(lanes), dtype=np.uint8)
+        for more in _poisson():  # comparing all with a few numbers is faster than looking each up
+            counts += lanes >= more
+        begin, end = max(first, word * LANES), min(last, (word + 1) * LANES)
+        of_word = counts.reshape(-1, LANES).T
+        drawn[begin - first : end - first] = of_word[begin - word * LANES : end - word * LANES]
     return drawn
 
 
@@ -77,14 +83,22 @@ def student(freedom: int) -> float:
 
 
 @functools.cache
-def _poisson() -> Floats:
-    """How often a row counts, for each of 2**16 equally likely draws; 1 on average, each share within 2**-16."""
+def _poisson() -> NDArray[np.uint16]:
+    """The least of 2**16 equally likely draws with which a row counts once, twice and so on.
+
+    It counts 1 time on average; each share is within 2**-16.
+    """
     shares = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(12)])
-    return np.searchsorted(shares, (np.arange(1 << 16) + 0.5) / (1 << 16)).astype(np.float64)
+    counts = np.searchsorted(shares, (np.arange(1 << 16) + 0.5) / (1 << 16))
+    return np.searchsorted(counts, np.arange(1, counts[-1] + 1)).astype(np.uint16)
 
 
 def _mix(x: Ids) -> Ids:
     """The finalizer of splitmix64."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    shifted = x >> np.uint64(30)
+    mixed = x ^ shifted
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= np.right_shift(mixed, np.uint64(27), out=shifted)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= np.right_shift(mixed, np.uint64(31), out=shifted)
+    return mixed

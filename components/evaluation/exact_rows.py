@@ -208,8 +208,17 @@ def number_slices(exact: ExactRows, slicing: Slicing) -> Whole:
     """The number of the slice of each row, in the order of the columns' values."""
     of_rows = np.zeros(len(exact.labels), dtype=np.int64)
     for name in slicing:  # numbering the combinations after each column keeps the numbers small
-        _, of_rows = np.unique(of_rows * len(exact.values[name]) + exact.codes[name], return_inverse=True)
+        of_rows = _renumber(of_rows * len(exact.values[name]) + exact.codes[name])
     return of_rows
+
+
+def _renumber(numbers: Whole) -> Whole:
+    """The rank of each number among the distinct ones."""
+    if not len(numbers) or numbers.max() >= 4 * len(numbers):
+        return np.unique(numbers, return_inverse=True)[1]
+    there = np.bincount(numbers) > 0
+    found: Whole = (np.cumsum(there) - 1)[numbers]
+    return found
 
 
 def slice_values(exact: ExactRows, slicing: Slicing, of_rows: Whole, groups: Whole) -> list[tuple[object, ...]]:

@@ -1,8 +1,8 @@
 """Metrics: the quality of scores, given the labels. An undefined metric is NaN, which passes no threshold.
 
 Most are made of sums over rows (`Sums`), which merge. The areas under curves need the rows sorted by score: `AreaSums`
-takes them all at once, or piece by piece from the least score up. Everything is computed for many groups of rows and
-many replicates at once.
+takes them all at once, or piece by piece from the greatest score down. Everything is computed for many groups of rows
+and many replicates at once.
 """
 
 from __future__ import annotations
@@ -36,6 +36,18 @@ class ScoredRows:
     chosen: NDArray[np.int32] | None = None  #: the class with the greatest score
     weights: Floats | None = None  #: None: each row counts once
     classes: int = 0  #: the number of classes; 0 if labels are not classes
+
+    def take(self, places: Whole, starts: Whole) -> ScoredRows:
+        """The rows at these places, with other groups."""
+        return ScoredRows(
+            labels=self.labels[places],
+            scores=self.scores[places],
+            unscored=self.unscored[places],
+            starts=starts,
+            chosen=None if self.chosen is None else self.chosen[places],
+            weights=None if self.weights is None else self.weights[places],
+            classes=self.classes,
+        )
 
     @property
     def groups(self) -> Whole:
@@ -90,8 +102,6 @@ def find_mismatch(names: Iterable[str], labels: Floats, scores: Floats) -> str |
 def terms(names: Iterable[str], rows: ScoredRows) -> Terms:
     """What each row adds to the sums of the named metrics."""
     wanted = ("unscored", *(term for name in names for term in _terms(name)))
-    if any(name in AREAS for name in names):
-        wanted = (*wanted, "positive")
     values: Terms = {"count": None, "rows": None}
     for term in wanted:
         kind, _, at = term.partition("@")
@@ -128,7 +138,13 @@ def _sum(term: str, values: Floats | NDArray[np.bool_] | None, rows: ScoredRows,
     if term == "count":
         sizes = np.diff(np.append(rows.starts, len(rows.labels)))
         return np.repeat(sizes.astype(np.float64)[:, None], len(weights), axis=1)
-    sums: Floats = np.add.reduceat(weights if values is None else weights * values, rows.starts, axis=1).T
+    if values is None:
+        each = weights
+    elif values.dtype == np.bool_ and not values.any():
+        return np.zeros((len(rows.starts), len(weights)))
+    else:
+        each = weights * values.astype(np.float64, copy=False)
+    sums: Floats = np.add.reduceat(each, rows.starts, axis=1).T
     return sums
 
 
@@ -222,50 +238,46 @@ def rank_areas(names: Iterable[str], rows: ScoredRows, weights: Floats, levels: 
     if not wanted:
         return {}
     positive, negative = count_levels(rows, weights, levels)
-    totals = [np.add.reduceat(each, levels.groups, axis=1) for each in (positive, negative)]
-    sums = AreaSums(wanted, *totals)
+    sums = AreaSums(wanted, (len(weights), len(levels.groups)))
     sums.add(positive, negative, levels.groups, np.arange(len(levels.groups)), slice(None))
     return sums.finish()
 
 
 def count_levels(rows: ScoredRows, weights: Floats, levels: Levels) -> tuple[Floats, Floats]:
     """The weight of positive and of negative rows, shape `(replicates, levels)`."""
-    positive: Floats = np.add.reduceat(weights * (rows.labels == 1), levels.starts, axis=1)
+    positive: Floats = np.add.reduceat(weights * (rows.labels == 1).astype(np.float64), levels.starts, axis=1)
     every: Floats = np.add.reduceat(weights, levels.starts, axis=1)
     return positive, every - positive
 
 
 class AreaSums:
-    """Areas of groups, from the weights of rows by class and score level, which come from the least score up.
+    """Areas of groups, from the weights of rows by class and score level; pieces come from the greatest scores down.
 
     Rows of one level count as ties. Arrays are of shape `(replicates, groups)`.
     """
 
-    def __init__(self, names: Iterable[str], positive: Floats, negative: Floats) -> None:
-        self._names = tuple(names)
-        self._positive, self._negative = positive, negative  # of all rows
-        self._below = np.zeros_like(positive), np.zeros_like(negative)  # of those that have come
-        self._areas = {name: np.zeros_like(positive) for name in self._names}
-        self._held = np.zeros_like(positive), np.zeros_like(negative)
+    def __init__(self, names: Iterable[str], shape: tuple[int, int]) -> None:
+        self._above = np.zeros(shape), np.zeros(shape)  # positive and negative rows that have come
+        self._areas = {name: np.zeros(shape) for name in names}
+        self._held = np.zeros(shape), np.zeros(shape)
 
     def add(self, positive: Floats, negative: Floats, starts: Whole, groups: Whole, replicates: slice) -> None:
-        """Adds the next levels of some groups and replicates; `starts` are the first levels of these groups."""
+        """Adds levels of some groups and replicates, ascending in each group; `starts` are the groups' first levels."""
         here = (replicates, groups)
         sizes = np.diff(np.append(starts, positive.shape[1]))
-        below = [
-            _below(each, starts, sizes) + np.repeat(before[here], sizes, axis=1)
-            for each, before in zip((positive, negative), self._below, strict=True)
-        ]
+        above = []
+        for each, before in zip((positive, negative), self._above, strict=True):
+            total = before[here] + np.add.reduceat(each, starts, axis=1)
+            above.append(np.repeat(total, sizes, axis=1) - _up_to(each, starts, sizes))
+            before[here] = total
         for name, area in self._areas.items():
             if name == "auc":
-                part = positive * (below[1] + negative / 2)
+                part = negative * (above[0] + positive / 2)
             else:
-                hits = np.repeat(self._positive[here], sizes, axis=1) - below[0]
-                chosen = hits + np.repeat(self._negative[here], sizes, axis=1) - below[1]
+                hits = above[0] + positive
+                chosen = hits + above[1] + negative
                 part = positive * np.divide(hits, chosen, out=np.zeros_like(hits), where=chosen > 0)
             area[here] += np.add.reduceat(part, starts, axis=1)
-        for each, before in zip((positive, negative), self._below, strict=True):
-            before[here] += np.add.reduceat(each, starts, axis=1)
 
     def hold(self, positive: Floats, negative: Floats, groups: Whole, replicates: slice) -> None:
         """Holds some rows of the next level, which is the same for all groups, until `release` adds the level."""
@@ -274,21 +286,22 @@ class AreaSums:
 
     def release(self) -> None:
         """Adds the level that was held, if any."""
-        groups = np.arange(self._positive.shape[1])
+        groups = np.arange(self._held[0].shape[1])
         if self._held[0].any() or self._held[1].any():
             self.add(*self._held, groups, groups, slice(None))
-            self._held = np.zeros_like(self._positive), np.zeros_like(self._negative)
+            self._held = np.zeros_like(self._held[0]), np.zeros_like(self._held[1])
 
     def finish(self) -> Sums:
         """The areas by group and replicate; NaN where a class has no rows."""
-        wholes = {"auc": self._positive * self._negative, "pr_auc": self._positive}
+        positive, negative = self._above
+        wholes = {"auc": positive * negative, "pr_auc": positive}
         return {name: ratio(area, wholes[name]).T for name, area in self._areas.items()}
 
 
-def _below(counts: Floats, starts: Whole, sizes: Whole) -> Floats:
-    """Rows of the same group at lower levels."""
-    up_to = np.cumsum(counts, axis=1) - counts
-    return up_to - np.repeat(up_to[:, starts], sizes, axis=1)
+def _up_to(counts: Floats, starts: Whole, sizes: Whole) -> Floats:
+    """Rows of the same group at this level or a lower one."""
+    running = np.cumsum(counts, axis=1)
+    return running - np.repeat(running[:, starts] - counts[:, starts], sizes, axis=1)
 
 
 # --- results ------------------------------------------------------------------------------------------------------

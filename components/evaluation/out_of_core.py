@@ -7,17 +7,16 @@ by score, and each file is sorted in memory: exact areas of any number of rows, 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from spanwise.components.evaluation import metrics
-from spanwise.components.evaluation.bootstrap import Floats, Ids
+from spanwise.components.evaluation.bootstrap import LANES, Floats, Ids
 from spanwise.components.evaluation.curves import ScoreLevels, draw_curves
 from spanwise.components.evaluation.exact_rows import (
-    CHUNK,
     LEVELS,
     ExactRows,
     accumulate_states,
@@ -30,13 +29,16 @@ from spanwise.components.evaluation.exact_rows import (
     value_key,
 )
 from spanwise.components.evaluation.measurement import MOST_SLICES, EvaluationSpec, Measurement, SliceFigures
-from spanwise.components.evaluation.metrics import AreaSums, ScoredRows, Sums, Whole
+from spanwise.components.evaluation.metrics import AreaSums, Levels, ScoredRows, Sums, Whole
 from spanwise.components.evaluation.scored_parts import ScoredPart
 from spanwise.components.evaluation.slicing import Slicing
-from spanwise.components.evaluation.sorted_runs import Records, SortedRuns
+from spanwise.components.evaluation.sorted_runs import SortedRuns
 
 RUN_ROWS = 1 << 18
 """About so many rows of a model are sorted in memory at once."""
+
+WEIGHTS = 1 << 17
+"""The number of weights at once, or four replicates of a piece: so few that they stay in a processor's cache."""
 
 MOST_OCCURRING = 1_000_000
 """A slicing with more slices is left out: they would not fit into memory."""
@@ -182,160 +184,164 @@ def _measure_model(
     tables: Sequence[SliceTable],
     folder: Path,
 ) -> _ModelFigures:
+    """The figures of a model: of classes part by part, of other labels in the order of the scores."""
+    count = sum(part.rows for part in parts)
+    sums = [_SliceSums(table, spec, count) for table in tables]
     runs = None if spec.classes else SortedRuns(folder, [part.sample[model] for part in parts], len(tables), RUN_ROWS)
-    totals = [_GroupTotals(table, spec) for table in tables]
     confusion = np.zeros((len(spec.classes), len(spec.classes)), np.int64)
     for number, part in enumerate(parts):
         if not part.rows:
             continue
         exact = part.read(spec)
         groups = [table.place_rows(number, exact) for table in tables]
-        for total, of_rows in zip(totals, groups, strict=True):
-            total.add(exact, model, of_rows)
-        if runs is None:
-            confusion += count_confusion(exact, model, spec)
-        else:
+        if runs is not None:
             runs.append(exact, model, groups)
-    ranks: list[Sums] = [{} for _ in tables]
-    levels = None
-    if runs is not None:
-        count = sum(part.rows for part in parts)
-        ranks, levels = _read_runs(runs, totals, spec, count)
+            continue
+        rows, ids = group_rows(exact, model, spec, np.zeros(part.rows, np.int64))
+        _add_rows(sums, rows, ids, groups, spec)
+        confusion += count_confusion(exact, model, spec)
     return _ModelFigures(
-        figures=[total.finish(rank) for total, rank in zip(totals, ranks, strict=True)],
-        levels=levels,
+        levels=None if runs is None else _read_runs(runs, sums, spec, count),
+        figures=[each.finish() for each in sums],
         confusion=confusion if spec.classes else None,
     )
 
 
-class _GroupTotals:
-    """The sums of one model over the slices of one slicing, by slice and replicate."""
+@dataclass(frozen=True, kw_only=True)
+class _SlicedRows:
+    """Some rows of a piece by slice."""
 
-    def __init__(self, table: SliceTable, spec: EvaluationSpec) -> None:
+    rows: ScoredRows
+    places: Whole  #: of these rows in the piece
+    slices: Whole  #: of the groups
+    terms: metrics.Terms
+    levels: Levels | None  #: None where areas are not wanted
+
+
+class _SliceSums:
+    """What is summed of one model over the slices of one slicing, by slice and replicate."""
+
+    def __init__(self, table: SliceTable, spec: EvaluationSpec, rows: int) -> None:
+        """`rows` are in all parts."""
         self._spec = spec
+        self._rows = rows
         self._shape = len(table.sizes), 1 + spec.replicates
-        self.large = table.large(spec)
-        self.sums: Sums = {}
+        self._large = table.large(spec)
+        self._sums: Sums = {}
         self._states: dict[str, list[list[object]]] = {
             metric.name: [[None] * self._shape[1] for _ in table.sizes] for metric in spec.custom
         }
+        self._areas = AreaSums((name for name in spec.names if name in metrics.AREAS), self._shape[::-1])
 
-    def add(self, exact: ExactRows, model: str, groups: Whole) -> None:
-        """Adds the rows of a part; `groups` has the slice of each row."""
-        for first, last, most in ((0, 1, self._shape[0]), (1, self._shape[1], self.large)):
-            present, dense = np.unique(groups[(groups >= 0) & (groups < most)], return_inverse=True)
-            if not present.size or first == last:
-                continue
-            numbers = np.full(len(groups), -1)
-            numbers[(groups >= 0) & (groups < most)] = dense
-            rows, ids = group_rows(exact, model, self._spec, numbers)
-            terms = metrics.terms(self._spec.names, rows)
-            for start, end in _steps(first, last, len(ids)):
-                weights = resample_weights(rows, ids, self._spec, start, end)
-                self._merge(present, slice(start, end), metrics.sum_terms(terms, rows, weights))
-                self._merge_states(present.tolist(), start, rows, weights)
+    def choose(self, rows: ScoredRows, slices: Whole, *, replicates: bool) -> _SlicedRows | None:
+        """The rows of the slices that have replicates, or of all, in the order of the piece; None without any."""
+        places = np.flatnonzero((slices >= 0) & (slices < (self._large if replicates else self._shape[0])))
+        if not places.size:
+            return None
+        numbers = slices[places]
+        sizes = np.bincount(numbers)
+        present = np.flatnonzero(sizes)
+        if len(present) > 1:
+            places = places[np.argsort(numbers.astype(np.int16), kind="stable")]  # by radix, ten times as fast
+        sizes = sizes[present]
+        chosen = rows.take(places, np.cumsum(sizes) - sizes)
+        levels = metrics.levels(chosen) if any(name in metrics.AREAS for name in self._spec.names) else None
+        if levels is not None and replicates:  # precise enough to estimate how far the figure varies
+            levels = metrics.coarsen(levels, self._rows, LEVELS)
+        terms = metrics.terms(self._spec.names, chosen)
+        return _SlicedRows(rows=chosen, places=places, slices=present, terms=terms, levels=levels)
 
-    def _merge(self, groups: Whole, replicates: slice, more: Sums) -> None:
-        for term, values in more.items():
-            if term not in self.sums:
-                self.sums[term] = np.zeros((*self._shape, *values.shape[2:]))
-        merged = metrics.merge_sums({term: self.sums[term][groups, replicates] for term in more}, more)
-        for term, values in merged.items():
-            self.sums[term][groups, replicates] = values
+    def add(self, sliced: _SlicedRows, weights: Floats, replicates: slice, *, is_tie: bool) -> None:
+        """Adds rows; `weights` are those of the piece."""
+        if len(sliced.slices) > 1 or len(sliced.places) < weights.shape[1]:
+            weights = np.take(weights, sliced.places, axis=1)
+        self._merge(sliced.slices, replicates, metrics.sum_terms(sliced.terms, sliced.rows, weights))
+        self._merge_states(sliced.slices.tolist(), replicates.start, sliced.rows, weights)
+        if sliced.levels is None:
+            return
+        positive, negative = metrics.count_levels(sliced.rows, weights, sliced.levels)
+        if is_tie:
+            self._areas.hold(positive, negative, sliced.slices, replicates)
+        else:
+            self._areas.add(positive, negative, sliced.levels.groups, sliced.slices, replicates)
 
-    def _merge_states(self, groups: Sequence[int], first: int, rows: ScoredRows, weights: Floats) -> None:
+    def end_tie(self) -> None:
+        """What comes now has another score."""
+        self._areas.release()
+
+    def finish(self) -> Sums:
+        """Every metric by slice and replicate; small slices have no replicates."""
+        found = metrics.finish_metrics(self._spec.names, self._sums, self._areas.finish())
         for metric in self._spec.custom:
-            for group, states in zip(groups, accumulate_states(metric, rows, weights), strict=True):
-                mine = self._states[metric.name][group]
+            found[metric.name] = finish_custom(metric, self._states[metric.name], self._sums)
+        for values in found.values():
+            values[self._large :, 1:] = np.nan
+        return found
+
+    def _merge(self, slices: Whole, replicates: slice, more: Sums) -> None:
+        for term, values in more.items():
+            if term not in self._sums:
+                self._sums[term] = np.zeros((*self._shape, *values.shape[2:]))
+        merged = metrics.merge_sums({term: self._sums[term][slices, replicates] for term in more}, more)
+        for term, values in merged.items():
+            self._sums[term][slices, replicates] = values
+
+    def _merge_states(self, slices: Sequence[int], first: int, rows: ScoredRows, weights: Floats) -> None:
+        for metric in self._spec.custom:
+            for number, states in zip(slices, accumulate_states(metric, rows, weights), strict=True):
+                mine = self._states[metric.name][number]
                 for replicate, state in enumerate(states, first):
                     earlier = mine[replicate]
                     mine[replicate] = state if earlier is None else metric.merge(earlier, state)
 
-    def areas(self) -> AreaSums:
-        """The areas to which rows are to be added by score."""
-        positive = self.sums["positive"].T
-        wanted = [name for name in self._spec.names if name in metrics.AREAS]
-        return AreaSums(wanted, positive.copy(), self.sums["rows"].T - positive)
 
-    def finish(self, ranks: Sums) -> Sums:
-        """Every metric by slice and replicate; small slices have no replicates."""
-        found = metrics.finish_metrics(self._spec.names, self.sums, ranks)
-        for metric in self._spec.custom:
-            found[metric.name] = finish_custom(metric, self._states[metric.name], self.sums)
-        for values in found.values():
-            values[self.large :, 1:] = np.nan
-        return found
-
-
-def _steps(first: int, last: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Replicates whose weights are in memory at once."""
-    step = max(1, CHUNK // rows)
-    return ((start, min(start + step, last)) for start in range(first, last, step))
-
-
-def _read_runs(
-    runs: SortedRuns, totals: Sequence[_GroupTotals], spec: EvaluationSpec, count: int
-) -> tuple[list[Sums], ScoreLevels]:
-    """The areas of each slicing, and the levels of all rows."""
-    ranked = any(name in metrics.AREAS for name in spec.names)
-    areas = [total.areas() for total in totals] if ranked else []
+def _read_runs(runs: SortedRuns, sums: Sequence[_SliceSums], spec: EvaluationSpec, count: int) -> ScoreLevels:
+    """Adds the rows of all runs, and returns the levels of all rows."""
     levels: list[ScoreLevels] = []
     last = np.nan
-    for records, is_tie in runs.read():
-        levels.append(_coarse_levels(records, count))
-        for number, (area, total) in enumerate(zip(areas, totals, strict=False)):
-            if not is_tie or records["score"][0] != last:
-                area.release()
-            _add_areas(area, records, records["groups"][:, number], total.large, spec, count, is_tie=is_tie)
-        last = records["score"][-1]
-    for area in areas:
-        area.release()
-    joined = ScoreLevels(
+    for run in runs.read():
+        if not run.is_tie or run.rows.scores[0] != last:
+            for each in sums:
+                each.end_tie()
+        levels.append(_coarse_levels(run.rows, count))
+        _add_rows(sums, run.rows, run.ids, run.groups, spec, is_tie=run.is_tie)
+        last = run.rows.scores[-1]
+    for each in sums:
+        each.end_tie()
+    levels.reverse()
+    return ScoreLevels(
         rows=np.concatenate([level.rows for level in levels]),
         score=np.concatenate([level.score for level in levels]),
         label=np.concatenate([level.label for level in levels]),
     )
-    return ([area.finish() for area in areas] if ranked else [{} for _ in totals]), joined
 
 
-def _add_areas(
-    area: AreaSums, records: Records, groups: Whole, large: int, spec: EvaluationSpec, count: int, *, is_tie: bool
+def _add_rows(
+    sums: Sequence[_SliceSums],
+    rows: ScoredRows,
+    ids: Ids,
+    groups: Sequence[Whole],
+    spec: EvaluationSpec,
+    *,
+    is_tie: bool = False,
 ) -> None:
-    """Adds rows that are sorted by score; `groups` has the slice of each."""
-    for first, last, most in ((0, 1, MOST_SLICES), (1, 1 + spec.replicates, large)):
-        kept = (groups >= 0) & (groups < most)
-        present, dense = np.unique(groups[kept], return_inverse=True)
-        if not present.size or first == last:
+    """Adds rows to the sums of each slicing; `groups` has the slice of each row, by slicing."""
+    for first, last in ((0, 1), (1, 1 + spec.replicates)):
+        chosen = [each.choose(rows, slices, replicates=first > 0) for each, slices in zip(sums, groups, strict=True)]
+        if not any(chosen):
             continue
-        order = np.argsort(dense.astype(np.int16), kind="stable")
-        rows, ids = _scored_rows(records[kept][order], np.searchsorted(dense[order], np.arange(len(present))))
-        levels = metrics.levels(rows)
-        if first:  # precise enough to estimate how far the figure varies
-            levels = metrics.coarsen(levels, count, LEVELS)
-        for start, end in _steps(first, last, len(ids)):
+        # the weights of a row are drawn once, whatever slices it is in
+        step = max(LANES, WEIGHTS // len(ids) // LANES * LANES)
+        for start in range(first, last, step):
+            end = min(start + step, last)
             weights = resample_weights(rows, ids, spec, start, end)
-            positive, negative = metrics.count_levels(rows, weights, levels)
-            if is_tie:
-                area.hold(positive, negative, present, slice(start, end))
-            else:
-                area.add(positive, negative, levels.groups, present, slice(start, end))
+            for each, sliced in zip(sums, chosen, strict=True):
+                if sliced is not None:
+                    each.add(sliced, weights, slice(start, end), is_tie=is_tie)
 
 
-def _coarse_levels(records: Records, count: int) -> ScoreLevels:
+def _coarse_levels(rows: ScoredRows, count: int) -> ScoreLevels:
     """About `LEVELS` levels of all rows, for curves; a tenth of the scores' range from 0 to 1 ends a level."""
-    rows, _ = _scored_rows(records, np.zeros(1, np.int64))
     tenths = np.searchsorted(rows.scores, np.arange(1, 10) / 10, side="right")
-    starts = np.union1d(metrics.coarsen(metrics.levels(rows), count, LEVELS).starts, tenths[tenths < len(records)])
+    starts = np.union1d(metrics.coarsen(metrics.levels(rows), count, LEVELS).starts, tenths[tenths < len(rows.scores)])
     return sum_levels(rows, starts)
-
-
-def _scored_rows(records: Records, starts: Whole) -> tuple[ScoredRows, Ids]:
-    scores = np.ascontiguousarray(records["score"])
-    rows = ScoredRows(
-        labels=np.ascontiguousarray(records["label"]),
-        scores=scores,
-        unscored=np.zeros(len(scores), np.bool_),
-        starts=starts,
-        weights=np.ascontiguousarray(records["weight"]),
-    )
-    return rows, np.ascontiguousarray(records["id"])

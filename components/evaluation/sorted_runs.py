@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spanwise.components.evaluation.bootstrap import Floats
+from spanwise.components.evaluation.bootstrap import Floats, Ids
 from spanwise.components.evaluation.exact_rows import ExactRows
-from spanwise.components.evaluation.metrics import Whole
+from spanwise.components.evaluation.metrics import ScoredRows, Whole
 from spanwise.components.evaluation.scored_parts import STRIDE, finite_scores
 
-_BUFFER_ROWS = 1 << 20
+PIECE_ROWS = 1 << 15
+"""About so many rows are given at once: what is computed of them, with replicates, stays in a processor's cache."""
+
+_BUFFER_ROWS = 1 << 18
 
 Records = NDArray[np.void]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Rows in the order of their scores."""
+
+    rows: ScoredRows  #: as one group
+    ids: Ids
+    groups: Sequence[Whole]  #: the group of each row, by slicing, -1 for none
+    is_tie: bool  #: whether all have one score, which the next run may have too; otherwise it has none in common
 
 
 class SortedRuns:
@@ -28,30 +43,32 @@ class SortedRuns:
         self._cuts = _choose_cuts(np.sort(np.concatenate(sample)), max(1, run_rows // STRIDE))
         self._buffer: list[Records] = []
         self._buffered = 0
-        self._type = np.dtype(
-            [("score", "f8"), ("label", "f8"), ("id", "u8"), ("weight", "f8"), ("groups", "i2", (slicings,))]
-        )
+        self._slicings = slicings
+        self._type = np.dtype([])
 
     def append(self, exact: ExactRows, model: str, groups: Sequence[Whole]) -> None:
         """Adds the rows of a part; `groups` has the group of each row, by slicing, -1 for none."""
+        columns = {
+            "score": finite_scores(exact, model),
+            "label": exact.labels,
+            "id": exact.ids,
+            "unscored": ~np.isfinite(exact.scores[model]),
+            **({} if exact.weights is None else {"weight": exact.weights}),
+            **{f"group {number}": of_rows.astype(np.int16) for number, of_rows in enumerate(groups)},
+        }
+        self._type = np.dtype([(name, column.dtype) for name, column in columns.items()])
         records = np.empty(len(exact.labels), self._type)
-        records["score"], records["label"], records["id"] = finite_scores(exact, model), exact.labels, exact.ids
-        records["weight"] = 1.0 if exact.weights is None else exact.weights
-        for number, of_rows in enumerate(groups):
-            records["groups"][:, number] = of_rows
+        for name, column in columns.items():
+            records[name] = column
         self._buffer.append(records)
         self._buffered += len(records)
         if self._buffered >= _BUFFER_ROWS:
             self._flush()
 
-    def read(self) -> Iterator[tuple[Records, bool]]:
-        """The rows, from the least score up, in pieces that are sorted; a file is removed when it was read.
-
-        With each piece comes whether all its rows have one score, which the next piece may have too. Otherwise two
-        pieces have no score in common.
-        """
+    def read(self) -> Iterator[Run]:
+        """The rows, from the greatest score down, in runs that are sorted; a file is removed when it was read."""
         self._flush()
-        for number in range(len(self._cuts) + 1):
+        for number in reversed(range(len(self._cuts) + 1)):
             file = self._file(number)
             if not file.exists():
                 continue
@@ -64,8 +81,24 @@ class SortedRuns:
                 records = np.fromfile(
                     file, self._type, count=min(step, count - first), offset=first * self._type.itemsize
                 )
-                yield records[np.argsort(records["score"], kind="stable")], is_tie
+                yield from self._sort(records, is_tie=bool(is_tie))
             file.unlink()
+
+    def _sort(self, records: Records, *, is_tie: bool) -> Iterator[Run]:
+        order = np.argsort(np.ascontiguousarray(records["score"]))
+        columns = {name: np.ascontiguousarray(records[name])[order] for name in records.dtype.names or ()}
+        cuts = [0, *([] if is_tie else _cut_between(columns["score"])), len(records)]
+        for first, end in reversed(list(pairwise(cuts))):
+            some = {name: column[first:end] for name, column in columns.items()}
+            rows = ScoredRows(
+                labels=some["label"],
+                scores=some["score"],
+                unscored=some["unscored"],
+                starts=np.zeros(1, np.int64),
+                weights=some.get("weight"),
+            )
+            groups = [some[f"group {number}"] for number in range(self._slicings)]
+            yield Run(rows=rows, ids=some["id"], groups=groups, is_tie=is_tie)
 
     def _flush(self) -> None:
         if not self._buffer:
@@ -73,7 +106,7 @@ class SortedRuns:
         records = np.concatenate(self._buffer)
         self._buffer, self._buffered = [], 0
         numbers = np.searchsorted(self._cuts, records["score"], side="left")
-        order = np.argsort(numbers, kind="stable")
+        order = np.argsort(numbers.astype(np.int16), kind="stable")  # by radix: a run in 2**15 would not fit on a disk
         found, firsts = np.unique(numbers[order], return_index=True)
         for number, part in zip(found.tolist(), np.split(records[order], firsts[1:]), strict=True):
             with self._file(number).open("ab") as file:
@@ -81,6 +114,14 @@ class SortedRuns:
 
     def _file(self, number: int) -> Path:
         return self._folder / f"run-{number}"
+
+
+def _cut_between(scores: Floats) -> list[int]:
+    """Where to cut scores, which ascend, into about `PIECE_ROWS` each, without a score on both sides of a cut."""
+    fresh = np.flatnonzero(np.diff(scores)) + 1
+    places = np.searchsorted(fresh, np.arange(PIECE_ROWS, len(scores), PIECE_ROWS))
+    cuts: list[int] = np.unique(fresh[places[places < len(fresh)]]).tolist()
+    return cuts
 
 
 def _choose_cuts(sample: Floats, step: int) -> Floats:

@@ -7,7 +7,8 @@ depend on which process read what.
 
 In memory, beside one batch and what `predict_fn` takes: 16 bytes a row, 8 for each model (12 with classes), 8 for
 weights and 4 for each sliced column, twice, and temporaries: 215 MB in all for a million rows, two models, two slicings
-and 40 replicates. In files: as many bytes, and 32 and 2 for each slicing while the rows of one model are sorted.
+and 40 replicates. In files: as many bytes, and 25, 8 for weights and 2 for each slicing while the rows of one model are
+sorted.
 """
 
 from __future__ import annotations
