@@ -92,12 +92,19 @@ test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, an
 	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 $(VENV)/engines/bin/python -m pytest -n 0 \
 	    tests/contract/test_executor.py tests/scenario/test_engines.py
 
-test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightning, JAX and Orbax (4 GB of wheels)
+# TensorFlow wants another protobuf than ml-metadata, so it lives in an environment of its own, with what datasets import.
+test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightning, JAX, Orbax and TensorFlow (6 GB of wheels)
 	$(BIN)/python -m venv $(VENV)/torch
 	$(VENV)/torch/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[test]'
 	$(VENV)/torch/bin/python -m pip --disable-pip-version-check --quiet install torch torchdata lightning jax orbax-checkpoint
 	XLA_FLAGS=--xla_force_host_platform_device_count=4 JAX_PLATFORMS=cpu SPANWISE_TEST_FRAMEWORKS=1 \
 	    $(VENV)/torch/bin/python -m pytest -n 0 -W default tests/frameworks tests/contract/test_dataset_graphs.py
+	$(BIN)/python -m venv $(VENV)/tensorflow
+	$(VENV)/tensorflow/bin/python -m pip --disable-pip-version-check --quiet install 'tensorflow-cpu>=2.19' cloudpickle fsspec \
+	    google-crc32c hypothesis pillow polars prometheus-client pyarrow pydantic pydantic-settings pytest rich xxhash
+	$(VENV)/tensorflow/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --editable .
+	TF_CPP_MIN_LOG_LEVEL=3 SPANWISE_TEST_FRAMEWORKS=1 $(VENV)/tensorflow/bin/python -m pytest -W default \
+	    tests/frameworks tests/contract/test_dataset_graphs.py
 
 test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3 and Azure; needs go and npm
 	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/contract/test_storage_faults.py \

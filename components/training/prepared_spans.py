@@ -15,8 +15,9 @@ from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.graph.fingerprint import of_graph
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream
+from spanwise.pipelines.input.graph.fingerprint import WithFingerprint, of_graph
+from spanwise.pipelines.input.graph.rewrite import columns_read
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, rebuild
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.snapshot.source import LoadedSnapshot
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
@@ -38,24 +39,38 @@ def prepare_spans(
 ) -> Dataset:
     """The rows of each artifact after `prepare`, one artifact after the other.
 
-    The fingerprint of a snapshot covers the artifact's content, the columns and `prepare`, and not the location: a span
-    that is ingested again finds its snapshot. The workers of a service write the missing ones before this returns.
+    The fingerprint of a snapshot covers the artifact's content, the columns that `prepare` can be proved to read, and
+    `prepare`, and not the location: a span that is ingested again finds its snapshot. The workers of a service write
+    the missing ones before this returns.
 
     Raises:
         Unfingerprintable: `prepare` uses something whose content cannot be fingerprinted.
         DatasetError: `prepare` does not return a dataset.
     """
-    spans = [
-        Dataset(PublishedRows(reading=reading, artifact=artifact))
-        .with_snapshot_fingerprint(fingerprint.digest("published rows", *_identity(artifact, reading)))
-        .apply(prepare)
-        for artifact, reading in parts
-    ]
+    spans = [_prepare(artifact, reading, prepare) for artifact, reading in parts]
     if service is not None:
         return _prepare_on_service(spans, snapshots, tally, service)
     first, *others = [span.snapshot(snapshots, pending_snapshot_expiry_seconds=EXPIRY_S) for span in spans]
     whole = first.concatenate(*others)
     return Dataset(CountSnapshots(input=whole.op, tally=tally), whole.settings)
+
+
+def _prepare(artifact: Examples, reading: Parquet, prepare: Callable[[Dataset], Dataset]) -> Dataset:
+    """The rows of one artifact after `prepare`, of which only the columns are read that it looks at."""
+    given = _published(artifact, reading)
+    span = Dataset(given).apply(prepare)
+    plain = rebuild(span.op, lambda each: reading if each is given else each, stop=lambda each: each is given)
+    columns = columns_read(plain, reading)
+    if columns == tuple(reading.row_schema.names):
+        return span
+    narrow = _published(artifact, replace(reading, columns=columns))
+    op = rebuild(span.op, lambda each: narrow if each is given else each, stop=lambda each: each is given)
+    return Dataset(op, span.settings)
+
+
+def _published(artifact: Examples, reading: Parquet) -> WithFingerprint:
+    rows = PublishedRows(reading=reading, artifact=artifact)
+    return WithFingerprint(input=rows, fingerprint=fingerprint.digest("published rows", *_identity(artifact, reading)))
 
 
 def _prepare_on_service(spans: Sequence[Dataset], snapshots: str | Path, tally: SnapshotTally, service: str) -> Dataset:

@@ -519,9 +519,14 @@ class Dataset(Flow):
         """
         return sinks.to_jax(self, sharding=sharding, prefetch=prefetch)
 
-    def to_tf(self) -> Any:
-        """A `tf.data.Dataset` of the elements."""
-        return sinks.to_tf(self)
+    def to_tf(self, *, signature: Any = None) -> Any:
+        """A `tf.data.Dataset` of the elements; each pass is the dataset's next one.
+
+        The types of its tensors are known from the graph, or from its first element, which is computed once more for
+        that; or they are given: `signature` is what `tf.data.Dataset.from_generator` calls `output_signature`. What no
+        tensor can hold is refused here where the graph shows it, else when it comes. Dataclasses become dicts.
+        """
+        return sinks.to_tf(self, signature)
 
     def _check_finite(self, sink: str) -> None:
         if self.cardinality == math.inf:

@@ -13,14 +13,14 @@ import numpy as np
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import convert_arrays, refuse_missing
-from spanwise.pipelines.input.element import each_leaf
+from spanwise.pipelines.input.element import Ragged, each_leaf
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.op import State
 
 Placement: TypeAlias = "Any | Callable[[Any], Any]"
 """A device or sharding for all leaves, or a function of a leaf that returns one."""
 
-_NARROWED: Final = {"int64": np.int32, "uint64": np.uint32}
+_NARROWED: Final = {"int64": np.int32, "uint64": np.uint32, "float64": np.float32, "complex128": np.complex64}
 
 
 class JaxArrays:
@@ -64,10 +64,14 @@ class JaxIterator(Iterator[Any]):
         raise failure
 
     def _place(self, leaf: Any) -> Any:
+        if isinstance(leaf, Ragged):
+            return [self._place(row) for row in leaf]
         refuse_missing("to_jax", "array of JAX", leaf)
         array = np.asarray(leaf)
         if array.dtype.kind not in "biufc":
             return leaf
+        if not array.dtype.isnative:  # JAX has no others
+            array = array.astype(array.dtype.newbyteorder("="))
         _refuse_truncation(array)
         # JAX may go on using the memory of an array on a CPU: that is safe for those that nobody writes to
         array = jnp.array(array, copy=True) if array.flags.writeable else array
@@ -107,7 +111,7 @@ class JaxIterator(Iterator[Any]):
 
 
 def _refuse_truncation(array: Any) -> None:
-    """Refuses whole numbers that JAX would cut to 32 bits.
+    """Refuses numbers that JAX would cut to 32 bits: whole ones that do not fit, others that would become infinite.
 
     Raises:
         DatasetError: says how to switch that off.
@@ -115,9 +119,14 @@ def _refuse_truncation(array: Any) -> None:
     narrow = _NARROWED.get(array.dtype.name)
     if narrow is None or not array.size or jax.config.jax_enable_x64:
         return
-    bounds = np.iinfo(narrow)
-    if array.min() < bounds.min or array.max() > bounds.max:
+    if array.dtype.kind in "iu":
+        bounds = np.iinfo(narrow)
+        lost = [each for each in (array.max(), array.min()) if not bounds.min <= each <= bounds.max]
+    else:
+        with np.errstate(over="ignore"):
+            lost = array[np.isfinite(array) & ~np.isfinite(array.astype(narrow))].tolist()
+    if lost:
         raise DatasetError(
-            f"to_jax: JAX cuts {array.dtype} to 32 bits, and {array.max()} or {array.min()} does not fit. Let it use "
-            f"64: jax.config.update('jax_enable_x64', True)"
+            f"to_jax: JAX cuts {array.dtype} to 32 bits, and {lost[0]} does not fit. Let it use 64: "
+            f"jax.config.update('jax_enable_x64', True)"
         )

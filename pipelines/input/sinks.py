@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.arrays import as_arrays, convert_arrays
-from spanwise.pipelines.input.element import BatchSpec, Table, each_leaf
+from spanwise.pipelines.input.arrays import as_arrays
+from spanwise.pipelines.input.element import BatchSpec, Table
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.op import check_whole
 from spanwise.pipelines.input.rows import join_batches
@@ -78,25 +77,11 @@ def to_jax(dataset: Flow, *, sharding: Any, prefetch: int) -> Any:
     return JaxArrays(dataset, sharding, prefetch)
 
 
-def to_tf(dataset: Flow) -> Any:
-    """The types are those of the first element, which is computed twice for that."""
-    import numpy as np
-
+def to_tf(dataset: Flow, signature: Any) -> Any:
     try:
-        import tensorflow as tf
+        import tensorflow  # noqa: F401, ICN001  says whether it is there
     except ModuleNotFoundError as error:
         raise DatasetError("to_tf: TensorFlow is not installed: pip install tensorflow") from error
+    from spanwise.pipelines.input.tf_dataset import make_dataset
 
-    def tensors() -> Iterator[Any]:
-        with dataset.iterator() as elements:
-            yield from map(convert_arrays, elements)
-
-    def signature(leaf: Any) -> Any:
-        array = np.asarray(leaf)
-        kind = tf.string if array.dtype.kind in "OUS" else tf.dtypes.as_dtype(array.dtype)
-        return tf.TensorSpec([None] * array.ndim, kind)
-
-    with dataset.iterator(epoch=0) as elements:
-        for first in elements:
-            return tf.data.Dataset.from_generator(tensors, output_signature=each_leaf(signature, convert_arrays(first)))
-    raise DatasetError("to_tf: the dataset has no elements, so their types cannot be known.")
+    return make_dataset(dataset, signature)

@@ -8,19 +8,17 @@ import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.arrays import convert_arrays
-from spanwise.pipelines.input.element import each_leaf
 from spanwise.pipelines.input.op import list_ops
 from spanwise.pipelines.input.service.client import coordinated
 from spanwise.pipelines.input.service.worker import buffers
 from spanwise.pipelines.input.stacking import unstack
+from tests.contract import handed_over
 from tests.contract.generated_graphs import Group, graphs, same
 from tests.contract.served_graphs import fresh_job, mortal_service, running_service, slowly_whole
 from tests.contract.shapes import whole
@@ -262,35 +260,6 @@ def counts(found, wanted, *, at_least, at_most):
     return True
 
 
-def numbers_of(element):
-    """What a library of tensors is given of an element: arrays of numbers, in the same structure."""
-    return each_leaf(lambda leaf: np.asarray(leaf) if np.asarray(leaf).dtype.kind in "biufc" else leaf, element)
-
-
-def to_torch(graph, _):
-    """In this process; torch has a tensor for each type of number but float16's complex."""
-    if graph.batched or graph.rows:
-        return
-    if any(map(lacks_values, graph.expected((0,)))):
-        return
-    found = [each_leaf(from_tensor, element) for element in graph.dataset.to_torch()]
-    for each, expected in zip(found, graph.expected((0,)), strict=True):
-        assert same(numbers_of(each), numbers_of(convert_arrays(expected))), (each, expected)
-
-
-def lacks_values(element):
-    """Whether a masked array is in it, which no tensor can be."""
-    lacking = []
-    each_leaf(
-        lambda leaf: lacking.append(isinstance(leaf, np.ma.MaskedArray) and np.ma.getmaskarray(leaf).any()), element
-    )
-    return any(lacking)
-
-
-def from_tensor(leaf):
-    return leaf.numpy() if hasattr(leaf, "numpy") else leaf
-
-
 WAYS = [
     as_written,
     optimized,
@@ -307,7 +276,7 @@ WAYS = [
     through_a_service,
     while_a_worker_is_killed,
     coordinated_reads,
-    *([to_torch] * 3 if os.environ.get("SPANWISE_TEST_FRAMEWORKS") else []),
+    *handed_over.WAYS * 3,
 ]
 
 

@@ -78,7 +78,22 @@ def test_numbers_that_jax_would_cut_are_refused():
     """It has 32 bits for them unless told otherwise."""
     with pytest.raises(DatasetError, match=r"cuts int64 to 32 bits.*jax_enable_x64"):
         list(inputs.from_elements([np.array([2**40])]).to_jax())
+    with pytest.raises(DatasetError, match=r"cuts float64 to 32 bits, and -1e\+300 does not fit"):
+        list(inputs.from_elements([np.array([1.0, np.inf, -1e300])]).to_jax())
     assert as_lists(inputs.from_elements([np.array([2**30])]).to_jax()) == [[2**30]]
+    assert as_lists(inputs.from_elements([np.array([0.5, np.inf])]).to_jax()) == [[0.5, np.inf]]
+
+
+def test_lists_of_different_lengths_become_an_array_each():
+    """As for PyTorch; and numbers in another order of bytes are those of this machine."""
+    table = pa.table({"x": [[1, 2], [], [3]]})
+
+    (batch,) = inputs.from_arrow(table).batch(3).to_jax()
+    (number,) = inputs.from_elements([np.array(5, ">i4")]).to_jax()
+
+    assert as_lists([batch]) == [{"x": [[1, 2], [], [3]]}]
+    assert isinstance(batch["x"][0], jax.Array)
+    assert int(number) == 5
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

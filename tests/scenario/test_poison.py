@@ -33,7 +33,7 @@ class Supervised(Servers):
     def _watch(self):
         while not self._over.wait(0.02):
             for name in ("left", "right"):
-                if self.processes[name].poll() is not None:
+                if self.processes[name].exitcode is not None:
                     self.deaths += 1
                     self.start(name)
 

@@ -26,6 +26,7 @@ ELEMENTS = 1_000
 LEARNED = 500  # by a training that stores and commits; the kills come within them
 SOON_S = 300.0
 LEASES = ("at_least_once", "exactly_once")
+STATIC = ("data",) if ROUNDS == 1 else ("data", "file", "hint")
 CLIENT_TIMEOUT_S = 4 if ROUNDS == 1 else 6  # under leases, where somebody waits for what a killed consumer held
 
 
@@ -130,10 +131,11 @@ def check_acknowledged(round_):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["off", "dynamic", *LEASES])
+@pytest.mark.parametrize("mode", ["off", *STATIC, "dynamic", *LEASES])
 def test_each_mode_keeps_its_word_while_members_are_killed(tmp_path, mode):
-    """OFF: each worker's whole dataset. DYNAMIC: at most once, and all if no worker was killed. Leases: none missing,
-    and what was acknowledged is not given again; exactly once: nobody gets one twice, nor do two that live.
+    """OFF: each worker's whole dataset, its beginning again if it was restarted. Static: likewise, of its shard.
+    DYNAMIC: at most once, and all if no worker was killed. Leases: none missing, and what was acknowledged is not given
+    again; exactly once: nobody gets one twice, nor do two that live.
     """
     dice = random.Random(f"{os.environ.get('SPANWISE_TEST_SEED', 'spanwise')} {mode}")
     kills = Counter()
@@ -151,6 +153,10 @@ def test_each_mode_keeps_its_word_while_members_are_killed(tmp_path, mode):
                 assert {"left", "right"} & set(round_.killed) or len(seen) == ELEMENTS, round_
             else:
                 assert len(seen) == ELEMENTS, round_
+            if mode == "off" or mode in STATIC:
+                times = 2 if mode == "off" else 1
+                assert min(seen.values()) >= times, round_
+                assert {"left", "right"} & set(round_.killed) or max(seen.values()) == times, round_
             if round_.leases:
                 check_acknowledged(round_)
             if mode == "exactly_once":

@@ -203,6 +203,19 @@ def _position_pushdown(op: Op) -> Change | None:
     return replace(source, positions=chosen), "elements that nobody gets are not read"
 
 
+def columns_read(op: Op, reading: Parquet) -> tuple[str, ...]:
+    """The columns of a source of the graph that it can be proved to read; all of them where nothing is proved."""
+    sources = [
+        each for each in list_ops(_narrow(op, None)) if isinstance(each, Parquet) and each.paths == reading.paths
+    ]
+    needed = {name for each in sources for name in _columns(each)}
+    return tuple(name for name in _columns(reading) if name in needed)
+
+
+def _columns(reading: Parquet) -> tuple[str, ...]:
+    return tuple(reading.schema.names) if reading.columns is None else reading.columns
+
+
 def _projection_pushdown(op: Op) -> Change | None:
     after = _narrow(op, None)
     return None if after is op else (after, "columns that nobody looks at are not read")
@@ -211,8 +224,8 @@ def _projection_pushdown(op: Op) -> Change | None:
 def _narrow(op: Op, columns: frozenset[str] | None) -> Op:
     """The graph that reads only the columns it needs to give these; None for all of them."""
     match op:
-        case Parquet(columns=read, schema=schema) if columns is not None:
-            there = tuple(schema.names) if read is None else read
+        case Parquet() if columns is not None:
+            there = _columns(op)
             kept = tuple(name for name in there if name in columns) or there[:1]
             return op if kept == there else replace(op, columns=kept)
         case Select(columns=chosen):

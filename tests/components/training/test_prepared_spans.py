@@ -22,6 +22,7 @@ from spanwise.orchestrator.errors import DatasetError, ParameterError, Unreadabl
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
+from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import col
 from spanwise.pipelines.input.dataset import Dataset
 from tests.components.flow import Lake, only, written
@@ -153,6 +154,35 @@ def test_columns_in_another_order_prepare_only_their_own_span(tmp_path, columns)
 
     assert prepared("a", old) == ([{"x": 1, "y": 2}], 1)
     assert prepared("b", pa.table(new), old) == ([{"x": 3, "y": 4}, {"x": 1, "y": 2}], 2)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "snapshots"),
+    [
+        (lambda rows: rows.select("x"), 2),
+        (lambda rows: rows.map(double, vectorized=True, reads=["x"], writes=["x"]).select("x"), 2),
+        (lambda rows: rows.filter(col("y") > 0).shuffle(9, seed=1).select("x"), 2),
+        (lambda rows: rows.select("x").concatenate(rows.filter(col("x") > 0).select("x")), 2),
+        (lambda rows: rows.map(double, vectorized=True), 3),  # it may look at any column
+    ],
+    ids=["selected", "declared", "filtered", "twice", "unproved"],
+)
+def test_a_new_column_prepares_only_its_own_span_where_the_others_are_proved_to_do_without(
+    tmp_path, prepare, snapshots
+):
+    """A graph that reads some columns is stored by these; one that may read all is prepared again."""
+    old, new = pa.table({"x": [1], "y": [2]}), pa.table({"z": ["a"], "x": [3], "y": [4]})
+
+    def prepared(place, *tables):
+        examples = replace(window(tmp_path / place, *tables), snapshots=tmp_path / "snapshots")
+        rows = examples.dataset("train", prepare=prepare).to_arrow()
+        assert rows.select(["x"]).to_pylist() == [
+            row for table in tables for row in prepare(inputs.from_arrow(table)).to_arrow().select(["x"]).to_pylist()
+        ]
+        return len(list((tmp_path / "snapshots").iterdir()))
+
+    assert prepared("a", old) == 1
+    assert prepared("b", new, old) == snapshots
 
 
 def test_a_window_is_a_sequence_of_its_artifacts(tmp_path):

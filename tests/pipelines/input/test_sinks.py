@@ -133,13 +133,3 @@ def test_jax_arrays(table, library):
 
     assert isinstance(first["fare"], jax.Array)
     assert first["zone"].tolist() == ["a", "b"]
-
-
-def test_tf_dataset(table, library):
-    """The elements, typed after the first."""
-    library("tensorflow")
-
-    first = next(iter(inputs.from_arrow(table).batch(2).to_tf()))
-
-    assert first["fare"].numpy().tolist() == [0.0, 1.0]
-    assert first["zone"].numpy().tolist() == [b"a", b"b"]

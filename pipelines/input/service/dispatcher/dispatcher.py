@@ -136,12 +136,22 @@ class DispatchServer(Serving):
             saves = self._keeper.state.saves.by_id
             running = set(saves)
             self._keeper.changed.wait_for(
-                lambda: self._keeper.is_closed or self._task_numbers(request.worker) != known or saves.keys() - running,
+                lambda: (
+                    self._keeper.is_closed
+                    or self._task_numbers(request.worker) != known
+                    or saves.keys() - running
+                    or self._gone(request)
+                ),
                 min(request.wait_s, self.config.worker_timeout_s / 3),
             )
             self._activity.workers_seen[request.worker] = time.monotonic()
             tasks = tuple(self._assignment(each, request.worker) for each in sorted(self._task_numbers(request.worker)))
-            return Assignments(tasks=tasks, saves=tuple(save.start for save in saves.values())), b""
+            starts = tuple(save.start for save in saves.values())
+            return Assignments(tasks=tasks, saves=starts, gone=self._gone(request)), b""
+
+    def _gone(self, request: Heartbeat) -> tuple[int, ...]:
+        """Of the clients that a worker waits for, those that have left, or were silent for too long."""
+        return tuple(client for client in request.awaited if client not in self._keeper.state.clients)
 
     def _shard(self, address: str) -> int | None:
         listed = self.config.worker_addresses

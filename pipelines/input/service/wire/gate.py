@@ -1,9 +1,9 @@
 """The gate before a server with a token: it counts what a connection sends until the server trusts it, and cuts it off.
 
 gRPC reads a request as a whole before anybody can look at its token, and Flight sets no limit. So connections come in
-here, and their bytes are passed on to the server, which listens for this process alone: at a socket that nobody else
-can name, or with TLS at a port of 127.0.0.1. A connection that has not shown the token yet may send little; there are
-few such connections at a time, and none of them has long. TLS goes through unopened: it is the server that speaks it.
+here, and their bytes are passed on to the server, which listens for this process alone, at a socket that nobody else
+can name. A connection that has not shown the token yet may send little; there are few such connections at a time, and
+none of them has long. Flight speaks no TLS at such a socket, so it is the gate that does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import os
 import secrets
 import socket
+import ssl
 import sys
 import tempfile
 import threading
@@ -55,7 +56,7 @@ class Door(Protocol):
 
 
 class PortDoor:
-    """A port of 127.0.0.1, which any local user may find."""
+    """A port of 127.0.0.1, which any local user may find: where there is no `SecretDoor`. TLS goes through unopened."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -106,7 +107,7 @@ class SecretDoor:
 
 
 class TokenGate:
-    """Listens at an address, and passes connections on to a port of this machine."""
+    """Listens at an address, and passes connections on to a server of this process."""
 
     def __init__(self, host: str, port: int) -> None:
         try:
@@ -120,12 +121,13 @@ class TokenGate:
         self._connections: dict[str, _Connection] = {}  # by the port or name from which the server sees them
         self._loop = asyncio.new_event_loop()
         self._door: Door | None = None
+        self._tls: ssl.SSLContext | None = None
         self._untrusted = asyncio.Semaphore(UNTRUSTED)
         self._thread = threading.Thread(target=self._run, name="service-gate", daemon=True)
 
-    def open(self, door: Door) -> None:
-        """Lets connections through, to the server behind that door."""
-        self._door = door
+    def open(self, door: Door, tls: ssl.SSLContext | None = None) -> None:
+        """Lets connections through, to the server behind that door; with a context, they have to speak TLS."""
+        self._door, self._tls = door, tls
         self._thread.start()
 
     def trust(self, peer: str) -> None:
@@ -179,7 +181,7 @@ class TokenGate:
         assert self._door is not None, "it accepts nobody before it is open"
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            reader, writer = await asyncio.open_connection(sock=client, limit=_CHUNK_BYTES)
+            reader, writer = await self._greet(client)
             writers.append(writer)
             server, name = self._door.connect()
             self._connections[name] = connection
@@ -204,6 +206,16 @@ class TokenGate:
             for each in writers:
                 each.close()
             client.close()
+
+    async def _greet(self, client: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The two ways of a connection, after the handshake of TLS if that is spoken."""
+        reader = asyncio.StreamReader(_CHUNK_BYTES, self._loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
+        within_s = None if self._tls is None else UNTRUSTED_S
+        transport, _ = await self._loop.connect_accepted_socket(
+            lambda: protocol, client, ssl=self._tls, ssl_handshake_timeout=within_s
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
     async def _watch(self, connection: _Connection) -> None:
         """Frees the connection's place among the untrusted when it is trusted, or its time is over."""

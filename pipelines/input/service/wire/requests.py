@@ -122,6 +122,7 @@ class Assignments(ServiceMessage):
 
     tasks: tuple[TaskAssignment, ...]
     saves: tuple[StartSave, ...]
+    gone: tuple[int, ...] = ()  #: of the clients that it waits for
 
 
 class Heartbeat(Request[Assignments]):
@@ -135,6 +136,7 @@ class Heartbeat(Request[Assignments]):
     process: Name
     tasks: Tasks = ()  #: that it runs
     finished: Tasks = ()  #: since the last heartbeat
+    awaited: Tasks = ()  #: clients of drained tasks, which have not said that their last answer has arrived
     wait_s: Annotated[float, Field(ge=0, le=10)]  #: how long the answer may wait for a change
     load: WorkerLoad = WorkerLoad()
 

@@ -9,9 +9,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from spanwise.orchestrator.errors import ServiceError, SettingsError
+
+if TYPE_CHECKING:
+    import ssl
 
 Role: TypeAlias = Literal["all", "worker", "consumer"]
 """What a member may do that presents a token."""
@@ -125,6 +128,24 @@ class Security:
         if self.mutual and self.authority is not None:
             arguments |= {"verify_client": True, "root_certificates": _content(self.authority)}
         return arguments
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What a server of Python's needs to speak TLS to clients of gRPC, on Linux; None if it speaks none."""
+        if self.certificate is None or self.key is None:
+            return None
+        import ssl
+
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.set_alpn_protocols(["h2"])
+        handle = os.memfd_create("certificate")  # it is loaded from a file, and a key that came as text is in none
+        try:
+            os.write(handle, _content(self.certificate) + b"\n" + _content(self.key))
+            context.load_cert_chain(f"/proc/self/fd/{handle}")
+        except ssl.SSLError as error:
+            raise ServiceError(f"the data service's certificate and key do not fit: {error}.") from error
+        finally:
+            os.close(handle)
+        return context
 
     def client_arguments(self, address: str) -> dict[str, Any]:
         """The arguments of a Flight client."""

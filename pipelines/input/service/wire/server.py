@@ -126,12 +126,13 @@ class FlightServer(flight.FlightServerBase):
         # mutual TLS lets nobody in who could send a request
         self._gate = TokenGate(host, port) if security.wants_token and not security.mutual else None
         place = f"{scheme}://{host}:{port}" if self._gate is None else f"{scheme}://127.0.0.1:0"
-        secret = None
-        if self._gate is not None and SecretDoor.is_possible and not security.is_tls:  # Flight has no TLS there
+        secret, tls, arguments = None, None, security.server_arguments()
+        if self._gate is not None and SecretDoor.is_possible:
+            tls, arguments = security.tls_context(), {}  # Flight speaks no TLS at the socket, so the gate does
             secret = SecretDoor()
             place = f"grpc+unix://{secret.path}"
         try:
-            super().__init__(place, middleware={"guard": _TokenCheck(security)}, **security.server_arguments())
+            super().__init__(place, middleware={"guard": _TokenCheck(security)}, **arguments)
         except (pa.ArrowException, OSError) as error:
             if secret is not None:
                 secret.close()
@@ -142,7 +143,7 @@ class FlightServer(flight.FlightServerBase):
         if self._gate is not None:
             if secret is not None:
                 secret.hide()
-            self._gate.open(secret or PortDoor(self.port))
+            self._gate.open(secret or PortDoor(self.port), tls)
             self.listens_at = self._gate.port
         self.target = f"{scheme}://{host}:{self.listens_at}"
 

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -69,11 +69,16 @@ class WorkerTask:
     @property
     def is_delivered(self) -> bool:
         """Whether it is drained, and what was taken has arrived: an answer that is lost with its worker is not over."""
+        with self._changed:
+            return self.is_drained and not self.awaited
+
+    @property
+    def awaited(self) -> list[int]:
+        """The clients that have not said that the last answer with something in it has arrived, once it is drained."""
         since = time.monotonic() - RECEIPT_S
         with self._changed:
-            return self.is_drained and not any(
-                sent > since and (reply.pieces or reply.error) for reply, sent in self._replies.values()
-            )
+            replies = self._replies.items() if self.is_drained else ()
+            return [client for client, (reply, sent) in replies if sent > since and (reply.pieces or reply.error)]
 
     @property
     def held_bytes(self) -> int:
@@ -99,6 +104,12 @@ class WorkerTask:
         with self._changed:
             for client in [client for client, (_, at) in self._replies.items() if at < before]:
                 del self._replies[client]
+
+    def forget(self, gone: Iterable[int]) -> None:
+        """Waits for these clients no longer."""
+        with self._changed:
+            for client in gone:
+                self._replies.pop(client, None)
 
     def stop(self) -> None:
         with self._changed:

@@ -130,12 +130,14 @@ class WorkerServer(Serving):
         with self._lock:
             drained = [number for number, task in self._tasks.items() if task.is_delivered]
             running = [number for number in self._tasks if number not in drained]
+            awaited = {client for task in self._tasks.values() for client in task.awaited}
         request = Heartbeat(
             worker=self._id,
             address=self.address,
             process=this_process(),
             tasks=tuple(running),
             finished=tuple(number for number in drained if number not in self._finished),
+            awaited=tuple(awaited),
             wait_s=wait_s,
             load=self._load(),
         )
@@ -160,6 +162,7 @@ class WorkerServer(Serving):
             self._finished &= self._tasks.keys()
             tasks = [*self._tasks.values(), *self._splits.values()]
         for task in tasks:
+            task.forget(assignments.gone)
             task.drop_replies(now - _REPLY_S)
         for task in over:
             task.stop()

@@ -7,6 +7,7 @@ import re
 import threading
 import tomllib
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,9 +20,10 @@ from spanwise.pipelines.input.service.client.reader import JobReader
 from spanwise.pipelines.input.service.dispatcher import dispatcher
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
-from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, this_process
-from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, GetStatus, JoinJob, PollJob
+from spanwise.pipelines.input.service.wire.connection import ServiceConnection, UnknownTask, Unreachable, this_process
+from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, Fetch, GetStatus, JoinJob, PollJob
 from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.pipelines.input.service.worker import task
 from spanwise.pipelines.input.snapshot import split_writer
 from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
 
@@ -463,6 +465,26 @@ def test_JB_11_a_client_that_is_silent_is_dropped():
             assert next(elements)[0] == 1
         with pytest.raises(ServiceError, match=r"was silent for more than 5 s"):
             connection.ask(look)
+
+
+def test_a_consumer_that_is_gone_is_not_waited_for(monkeypatch):
+    """A killed one never says that its last answer has arrived; the others come to the end when it is dropped."""
+    monkeypatch.setattr(task, "RECEIPT_S", 3600.0)
+    with Service(1, client_timeout_s=1) as service:
+        dataset = inputs.register_dataset(service.target, inputs.range(5))
+        connection = ServiceConnection(service.target, Security())
+        killed = connection.ask(JoinJob(dataset=dataset, mode=OFF, name="shared", epoch="0"))[0].client
+        poll = PollJob(client=killed, targets="any", process=this_process(), wait_s=0)
+        ((number, address),) = connection.ask(poll)[0].tasks
+        ticket = Fetch(task=number, client=killed, limit_bytes=1).model_dump_json().encode()
+        eventually(lambda: is_answered(address, ticket))
+
+        assert list(inputs.range(5).distribute(service.target, OFF, "shared")) == [1, 2, 3, 4]
+
+
+def is_answered(address, ticket):
+    with suppress(UnknownTask):  # it has not begun
+        return bool(ServiceConnection(address, Security()).fetch(ticket, 60.0))
 
 
 def test_JB_12_registration(one):

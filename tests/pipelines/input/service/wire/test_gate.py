@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +22,21 @@ from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually
+from tests.pipelines.input.service.wire.test_security import Authority
 
 TOKEN = Security(token="secret")
 MIB = 1 << 20
 
 
 @contextmanager
-def dispatcher_process():
+def dispatcher_process(security=TOKEN):
     words = ["-m", "spanwise", "service", "dispatcher", "--port", "0"]
-    environment = {"SPANWISE_SERVICE_TOKEN": TOKEN.token, "PYTHONPATH": ":".join(sys.path)}
+    environment = {"SPANWISE_SERVICE_TOKEN": security.token, "PYTHONPATH": ":".join(sys.path)}
+    if security.is_tls:
+        environment |= {
+            "SPANWISE_SERVICE_CERTIFICATE": security.certificate,
+            "SPANWISE_SERVICE_KEY": security.key,
+        }
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, env=environment)
     try:
         yield process.pid, process.stdout.readline().split()[-1]
@@ -60,15 +67,22 @@ def test_who_has_no_token_makes_a_server_hold_nothing():
     assert grown < 64 * MIB
 
 
-def test_who_has_the_token_sends_and_gets_as_much_as_ever():
+@pytest.fixture(params=["plain", "TLS"])
+def security(request, tmp_path):
+    """A token, without certificates and with."""
+    return TOKEN if request.param == "plain" else Authority(tmp_path).security("server")
+
+
+def test_who_has_the_token_sends_and_gets_as_much_as_ever(security):
     """A dataset that is larger than what may come before the token, and its elements."""
     values = np.random.default_rng(0).bytes(MIB)
-    with Service(0, security=TOKEN) as service:
-        service.add_worker(security=TOKEN)
-        ours = inputs.from_tensors(values).repeat(20).distribute(service.target, security=TOKEN)
+    with Service(0, security=security) as service:
+        service.add_worker(security=security, shared_bytes=0)
+        ours = inputs.from_tensors(values).repeat(20).distribute(service.target, security=security)
         assert [element == values for element in ours] == [True] * 20
+        strange = inputs.from_tensors(values).distribute(service.target, security=replace(security, token="wrong"))
         with pytest.raises(ServiceError, match="without its token"):
-            list(inputs.from_tensors(values).distribute(service.target, security=Security(token="wrong")))
+            list(strange)
 
 
 def test_untrusted_that_say_nothing_do_not_keep_others_out(monkeypatch):
@@ -88,10 +102,10 @@ def test_untrusted_that_say_nothing_do_not_keep_others_out(monkeypatch):
         trusted.ask(GetStatus())
 
 
-def test_behind_the_gate_nothing_can_be_reached_but_by_the_server_itself():
+def test_behind_the_gate_nothing_can_be_reached_but_by_the_server_itself(security):
     """It listens at no port but the one that it names, and at no socket that has a name."""
-    with dispatcher_process() as (pid, target):
-        ServiceConnection(target, TOKEN).ask(GetStatus())
+    with dispatcher_process(security) as (pid, target):
+        ServiceConnection(target, security).ask(GetStatus())
         ports = {int(row[1].partition(":")[2], 16) for row in sockets_of(pid, "tcp", 9) if row[3] == "0A"}
         names = [row[-1] for row in sockets_of(pid, "unix", 6) if "gate" in row[-1]]
 
