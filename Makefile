@@ -21,7 +21,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-hosts test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-hosts test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -31,6 +31,17 @@ demo: $(VENV)/.demo  ## Retrain on ten days of real flights, one day at a time
 
 demo-service: $(VENV)/.demo  ## The same, with trainers fed by a data service of two workers
 	$(BIN)/python -m spanwise.pipelines.flights_demo --service
+
+# PostgreSQL is Debian's, Ray is PyPI's, and the S3 server comes by the proxy of Go's modules.
+demo-cluster: $(BIN)/python  ## The same on a cluster of PostgreSQL, S3 and Ray, of which a worker and a controller die
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v initdb >/dev/null || { echo "Installing PostgreSQL"; \
+	    apt-get install --yes --no-install-recommends postgresql >/dev/null; } || \
+	    { echo "There is no PostgreSQL, and apt-get could not install it: apt-get install postgresql" >&2; exit 1; }
+	@[ -x $(VENV)/storage/versitygw ] || { echo "Installing versitygw"; \
+	    GOBIN="$(abspath $(VENV)/storage)" go install github.com/versity/versitygw/cmd/versitygw@v1.8.0; }
+	@[ -x $(VENV)/engines/bin/python ] || $(BIN)/python -m venv $(VENV)/engines
+	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,ray,storage]'
+	$(VENV)/engines/bin/python -m spanwise.pipelines.flights_cluster --gateway $(VENV)/storage/versitygw
 
 test: $(VENV)/.dev  ## Run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)

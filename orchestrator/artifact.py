@@ -61,6 +61,12 @@ class ArtifactArchive(Protocol):
     def fetch(self, uri: str, content: str) -> None:
         """Copies an artifact to its place below the root, unless it is there or the archive does not have it."""
 
+    def list_files(self, uri: str) -> dict[str, int]:
+        """The files of an artifact with their sizes; none where it is not there."""
+
+    def open_file(self, uri: str, name: str) -> BinaryIO:
+        """A file of an artifact, of which only what is read is fetched."""
+
     def remove(self, uri: str) -> None:
         """Deletes the files of an artifact."""
 

@@ -27,6 +27,7 @@ from spanwise.orchestrator.storage.checkpoints import POINTER, StoredCheckpoints
 from spanwise.orchestrator.storage.eviction import ASIDE, MOST_BYTES, evict_sometimes
 from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
+from spanwise.orchestrator.storage.stored_file import BLOCK_BYTES, StoredFile
 from spanwise.orchestrator.storage.url import ObjectUrl
 from spanwise.orchestrator.storage.use_lock import UseLock
 
@@ -89,6 +90,22 @@ class BucketArchive:
         except OSError as error:
             if not place.exists():  # else another process was faster
                 raise StorageError(f"{self._home(uri)} could not be copied to {place}: {error.strerror}.") from error
+
+    def list_files(self, uri: str) -> dict[str, int]:
+        """The files of an artifact with their sizes; none where the archive does not have it."""
+        manifest = self._manifest(uri)
+        return {} if manifest is None else dict(manifest.files)
+
+    def open_file(self, uri: str, name: str) -> BinaryIO:
+        """A file of an artifact, of which only what is read is fetched.
+
+        Raises:
+            DamagedArtifact: the archive does not have it.
+        """
+        manifest = self._manifest(uri)
+        if manifest is None or name not in manifest.files:
+            raise DamagedArtifact(f"{self._home(uri) / name} is gone.")
+        return io.BufferedReader(StoredFile(self._bucket, self._home(uri), manifest, name), BLOCK_BYTES)
 
     def remove(self, uri: str) -> None:
         """Deletes the files of an artifact, or what else lies there: the manifest first, as a part is not found.
@@ -164,6 +181,10 @@ class BucketArchive:
         """The store that the artifacts belong to; None before the first run."""
         found = self._bucket.read((self.home / _NOTE).key)
         return None if found is None else found[0].decode(errors="replace").strip()
+
+    def _manifest(self, uri: str) -> Manifest | None:
+        found = self._bucket.read(f"{self._home(uri).key}{_MANIFEST}") if self._is_below(uri) else None
+        return None if found is None else Manifest.from_json(found[0], f"{self._home(uri)}{_MANIFEST}")
 
     def _fetch(self, place: Path, manifest: bytes, content: str) -> None:
         home = self._home(str(place))

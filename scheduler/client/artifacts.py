@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.calendar import Calendar
@@ -104,11 +104,9 @@ class ArtifactRecord:
 
     @property
     def present(self) -> bool:
-        """Whether its folder exists; garbage collection may have removed it."""
-        try:
-            return self.path.is_dir()
-        except DamagedArtifact:  # where the root is in object storage
-            return False
+        """Whether its files exist; garbage collection may have removed them."""
+        archive = self.artifact.archive
+        return Path(self.artifact.uri).is_dir() or (archive is not None and archive.has(self.artifact.uri))
 
     @property
     def summary(self) -> list[str]:
@@ -116,8 +114,29 @@ class ArtifactRecord:
         return artifact_summary.summarize_artifact(self.artifact, self.calendar)
 
     def files(self) -> list[Path]:
-        """Its files, relative to its folder; empty when the folder is gone."""
-        return sorted(f.relative_to(self.path) for f in self.path.rglob("*") if f.is_file()) if self.present else []
+        """Its files, relative to its folder; empty when they are gone. Nothing is fetched from object storage."""
+        return sorted(self.sizes())
+
+    def sizes(self) -> dict[Path, int]:
+        """Its files, relative to its folder, with their sizes."""
+        here, archive = Path(self.artifact.uri), self.artifact.archive
+        if here.is_dir() or archive is None:
+            return {f.relative_to(here): f.stat().st_size for f in here.rglob("*") if f.is_file()}
+        return {Path(name): size for name, size in archive.list_files(self.artifact.uri).items()}
+
+    def open(self, name: str | Path) -> BinaryIO:
+        """One of its files; of one in object storage, what is read is fetched.
+
+        Raises:
+            DamagedArtifact: it is gone.
+        """
+        here, archive = Path(self.artifact.uri), self.artifact.archive
+        if archive is not None and not here.is_dir():
+            return archive.open_file(self.artifact.uri, Path(name).as_posix())
+        try:
+            return (here / name).open("rb")
+        except FileNotFoundError:
+            raise DamagedArtifact(f"{here / name} is gone; it may have been garbage-collected.") from None
 
     def pages(self) -> list[Path]:
         """The HTML pages in its folder."""
@@ -137,37 +156,39 @@ class ArtifactRecord:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        files = self._row_files(split)
-        schema = pq.read_schema(files[0])
+        names = self._row_files(split)
+        with self.open(names[0]) as first:
+            schema = pq.read_schema(first)
         if unknown := [name for name in columns or () if name not in schema.names]:
             raise UsageError(f"{self.name} has no column {unknown[0]!r}; it has: {', '.join(schema.names)}.")
         wanted = None if columns is None else list(columns)
         if limit is None:
+            files = [self.path / name for name in names]
             return pa.concat_tables([pq.read_table(file, columns=wanted, partitioning=None) for file in files])
         batches, left = [], limit
-        for file in files:
-            with pq.ParquetFile(file) as opened:
+        for name in names:
+            with self.open(name) as file, pq.ParquetFile(file) as opened:
                 for batch in opened.iter_batches(batch_size=max(1, min(left, 10_000)), columns=wanted):
                     batches.append(batch.slice(0, left))
                     left -= batches[-1].num_rows
                     if left <= 0:
                         return pa.Table.from_batches(batches)
-        return pa.Table.from_batches(batches) if batches else pq.read_table(files[0], columns=wanted)
+        if batches:
+            return pa.Table.from_batches(batches)
+        return (schema if wanted is None else pa.schema([schema.field(name) for name in wanted])).empty_table()
 
     def _row_files(self, split: str | None) -> list[Path]:
         splits = self.artifact.properties.get("split_names")
         if not isinstance(splits, list) or self.kind not in ("Examples", "InferenceResult"):
-            raise UsageError(f"{self.name} is {self.kind}, which holds no rows. Its files are in {self.path}")
+            raise UsageError(f"{self.name} is {self.kind}, which holds no rows. Its files are in {self.artifact.uri}")
         if split is not None and split not in splits:
             raise UsageError(f"{self.name} has no split {split!r}; it has: {', '.join(map(str, splits))}.")
-        found = [
-            f
-            for name in ([split] if split else splits)
-            for f in sorted((self.path / f"Split-{name}").glob("*.parquet"))
-        ]
+        folders = [f"Split-{name}" for name in ([split] if split else splits)]
+        files = [name for name in self.files() if name.suffix == ".parquet"]
+        found = [name for folder in folders for name in files if str(name.parent) == folder]
         if not found:
             raise DamagedArtifact(
-                f"The files of {self.name} are gone from {self.path}; they may have been garbage-collected. "
+                f"The files of {self.name} are gone from {self.artifact.uri}; they may have been garbage-collected. "
                 f"Look at what made it:  spanwise lineage {self.name}"
             )
         return found
@@ -197,7 +218,7 @@ class ArtifactRecord:
             **({"version": self.version} if self.version is not None else {}),
             "published": format_time(self.created),
             "size": format_size(self.size_bytes),
-            "folder": self.path,
+            "folder": self.artifact.uri,
             "summary": ", ".join(self.summary) or "-",
         }
         return html.heading(self.name) + html.table(("", " "), facts.items())

@@ -6,8 +6,8 @@ import logging
 import mimetypes
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, TypeAlias
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import parse_qsl, quote
 
 from spanwise.orchestrator.errors import (
@@ -121,13 +121,15 @@ class _Handler:
             place = find_file(self._site, request.path_params["artifact"], request.path_params["name"])
         except SpanwiseError as error:
             return self.refuse(404, "Not recorded", str(error))
+        if not isinstance(place, Path):
+            return _stream(place, kind, PurePosixPath(request.path_params["name"]).name)
         if kind:
             return FileResponse(place, media_type=kind)
         return FileResponse(place, media_type="application/octet-stream", filename=place.name)
 
     def send_log(self, request: Request) -> Response:
         """The whole log of one attempt."""
-        from starlette.responses import FileResponse, StreamingResponse
+        from starlette.responses import FileResponse
 
         places = {name: str(place) for name, place in request.path_params.items()}
         try:
@@ -140,10 +142,7 @@ class _Handler:
         opened = open_log(self._site, execution.log)
         if opened is None:
             return self.refuse(404, "No log", "Its file is gone; logs of old runs are removed by: spanwise gc")
-        named = f"attachment; filename*=utf-8''{quote(name, safe='')}"
-        pieces = iter(lambda: opened.read(1 << 18), b"")
-        headers = {"content-disposition": named}
-        return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+        return _stream(opened, "", name)
 
     def answer_api(self, request: Request) -> Response:
         """A document; an error is one too, as those of commands with `--json`."""
@@ -226,3 +225,14 @@ class _Handler:
                 "spanwise runs, spanwise show"
             )
             return Page("error.html", "This page could not be made", {"message": message}, status=500)
+
+
+def _stream(opened: BinaryIO, kind: str, name: str) -> Response:
+    """A file in object storage; without a kind, to be saved."""
+    from starlette.responses import StreamingResponse
+
+    pieces = iter(lambda: opened.read(1 << 18), b"")
+    if kind:
+        return StreamingResponse(pieces, media_type=kind)
+    headers = {"content-disposition": f"attachment; filename*=utf-8''{quote(name, safe='')}"}
+    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)

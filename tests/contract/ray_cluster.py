@@ -1,6 +1,7 @@
 """Small Ray clusters on this machine for tests, in processes of their own that end with the test."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ class RayCluster:
     def close(self):
         for name in list(self.machines):
             self.kill(name)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _port(self):
         """The port of the head, once it has said that it runs."""

@@ -122,11 +122,17 @@ def test_a_new_machine_goes_on(machine, project, place, capsys):
         with ask(WebSite(client, make_policy("127.0.0.1", tokens={}))) as browser:
             page = browser.get("/runs/rows/1/log/Count").text
             saved = browser.get("/runs/rows/1/log/Count/download").text
-            artifact = browser.get(f"/a/{client.artifacts('rows', kind='Examples')[0].id}").text
+            examples = client.artifacts("rows", kind="Examples")[0]
+            artifact = browser.get(f"/a/{examples.id}").text
+            part = next(name for name in examples.files() if name.suffix == ".parquet")
+            whole = browser.get(f"/download/{examples.id}/{part}").content
+        shown = list(copies.glob("rows/ExampleGen/*/*"))
 
     assert "counting 1" in page
     assert "counting 1" in saved
     assert "First rows" in artifact
+    assert whole[:4] == whole[-4:] == b"PAR1"
+    assert shown == [], "a page copies nothing"
     assert "reused" in again
     assert "counting 1" in logs
     assert before == [], "nothing is copied that nobody asks for"

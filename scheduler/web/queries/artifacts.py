@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from markupsafe import Markup
 
@@ -87,7 +88,7 @@ def read_artifact(site: WebSite, reference: str, depth: int) -> ArtifactView:
     up = walk(site.store, [record.artifact], Direction.UP, depth=depth)
     down = walk(site.store, [record.artifact], Direction.DOWN, depth=depth)
     preview, trouble = _preview(record)
-    names = record.files()
+    files = sorted(record.sizes().items())
     try:
         maker = site.store.producer(record.artifact)
         run = f"{maker.pipeline}/{maker.run}"
@@ -98,8 +99,8 @@ def read_artifact(site: WebSite, reference: str, depth: int) -> ArtifactView:
         properties=[(name, _short(value)) for name, value in sorted(record.properties.items())],
         verdicts=record.verdicts(),
         pin=describe_pin(site.store, record.artifact),
-        files=[_file(site, record, name) for name in names[:FILES]],
-        more_files=max(0, len(names) - FILES),
+        files=[_file(site, record, name, size) for name, size in files[:FILES]],
+        more_files=max(0, len(files) - FILES),
         preview=preview,
         trouble=trouble,
         run=run,
@@ -122,10 +123,11 @@ def _preview(record: ArtifactRecord) -> tuple[Preview | None, str]:
     try:
         import pyarrow.parquet as pq
 
-        first = next(iter(sorted(record.path.glob("Split-*/*.parquet"))), None)
+        first = next((name for name in record.files() if name.match("Split-*/*.parquet")), None)
         if first is None:
             return None, "Its files are gone; they may have been garbage-collected."
-        names = pq.read_schema(first).names
+        with record.open(first) as opened:
+            names = pq.read_schema(opened).names
         table = record.table(columns=names[:COLUMNS], limit=ROWS)
     except (UsageError, DamagedArtifact, OSError, ValueError) as error:
         return None, str(error)
@@ -138,16 +140,14 @@ def _cell(value: object) -> str:
     return text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…"
 
 
-def _file(site: WebSite, record: ArtifactRecord, name: Path) -> FileView:
-    place = record.path / name
-    try:
-        size = place.stat().st_size
-        text = None
-        if name.suffix.lower() in _TEXT:
-            with place.open("rb") as opened:
+def _file(site: WebSite, record: ArtifactRecord, name: Path, size: int) -> FileView:
+    text = None
+    if name.suffix.lower() in _TEXT:
+        try:
+            with record.open(name) as opened:
                 text = opened.read(PREVIEW_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return FileView(name=str(name), size_bytes=0)
+        except (OSError, DamagedArtifact):
+            return FileView(name=str(name), size_bytes=size)
     return FileView(name=str(name), size_bytes=size, text=text, frame=_frame(site, record.id, name))
 
 
@@ -163,8 +163,10 @@ def sign_page(site: WebSite, artifact: int, name: str) -> str:
     return f"/file/{until}/{signature}{make_url(*path.split('/'))}"
 
 
-def find_file(site: WebSite, artifact: int, name: str) -> Path:
+def find_file(site: WebSite, artifact: int, name: str) -> Path | BinaryIO:
     """A file of an artifact, which has to be one of those in its folder: no way leads out of it.
+
+    Of one in object storage, what is read is fetched.
 
     Raises:
         NotRecorded: the artifact or the file does not exist.
@@ -172,9 +174,11 @@ def find_file(site: WebSite, artifact: int, name: str) -> Path:
     record = site.client.artifact(artifact)
     for known in record.files():
         if str(known) == name:
-            place = record.path / known
-            if place.resolve().is_relative_to(record.path.resolve()):
-                return place
+            folder = Path(record.artifact.uri)
+            if not folder.is_dir():
+                return record.open(known)
+            if (folder / known).resolve().is_relative_to(folder.resolve()):
+                return folder / known
     raise NotRecorded(f"{record.name} has no file {name!r}.")
 
 

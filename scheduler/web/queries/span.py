@@ -87,9 +87,13 @@ def _describe(site: WebSite, version: ArtifactRecord, report: TaintReport | None
             record = ArtifactRecord(version.session, artifact, version.calendar)
             found[record.kind, record.node] = record
     return [
-        Described(record=each, frames=[(page.name, sign_page(site, each.id, page.name)) for page in each.pages()])
+        Described(record=each, frames=[(name, sign_page(site, each.id, name)) for name in _pages(each)])
         for each in found.values()
     ]
+
+
+def _pages(record: ArtifactRecord) -> list[str]:
+    return [str(name) for name in record.files() if name.match("*.html") and len(name.parts) == 1]
 
 
 def _list_models(reports: Mapping[int, TaintReport]) -> list[tuple[TaintedModel, str]]:

@@ -1,0 +1,192 @@
+"""Servers of a demo: PostgreSQL, an S3 server and a Ray cluster on this machine, which all stop with their context."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from spanwise.orchestrator import process
+from spanwise.orchestrator.errors import ServiceError
+
+SOON_S: Final = 600.0
+"""How long a server may take to come up: the machine may be busy."""
+
+
+@contextlib.contextmanager
+def serve_postgresql(folder: Path) -> Iterator[str]:
+    """The URL of an empty database.
+
+    Raises:
+        ServiceError: PostgreSQL is not installed, or does not start.
+    """
+    programs = _postgresql_programs()
+    folder.mkdir()
+    user: dict[str, object] = {}
+    if os.getuid() == 0:  # as which PostgreSQL refuses to run
+        nobody = pwd.getpwnam("nobody")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    make = [programs / "initdb", "--auth=trust", "--username=spanwise", "--encoding=UTF8", "--locale=C.UTF-8"]
+    log = folder / "log"
+    with log.open("wb") as out:
+        made = subprocess.run(
+            [*make, "--no-sync", f"--pgdata={folder / 'data'}"], stdout=out, stderr=out, cwd=folder, check=False, **user
+        )  # type: ignore[call-overload]  # mypy cannot see into the options
+    if made.returncode:
+        raise ServiceError(f"PostgreSQL could not make a cluster:\n{_tail(log)}")
+    port = _free_port()
+    command = [programs / "postgres", "-D", folder / "data", "-k", folder, "-h", "127.0.0.1", "-p", port]
+    with _started("PostgreSQL", command, log, lambda: _listens(port), cwd=folder, **user):
+        yield f"postgresql://spanwise@127.0.0.1:{port}/postgres"
+
+
+@contextlib.contextmanager
+def serve_s3(gateway: Path, folder: Path, bucket: str) -> Iterator[dict[str, str]]:
+    """The variables of the environment with which a new bucket is found; `gateway` is the program of versitygw.
+
+    Raises:
+        ServiceError: it does not start.
+    """
+    (folder / "objects" / bucket).mkdir(parents=True)
+    (folder / "properties").mkdir()
+    port = _free_port()
+    command = [
+        gateway, "--access", "demo", "--secret", "demodemo", "--port", f"127.0.0.1:{port}",
+        "posix", "--sidecar", folder / "properties", folder / "objects",
+    ]  # fmt: skip
+    with _started("versitygw", command, folder / "log", lambda: _listens(port)):
+        yield {
+            "AWS_ACCESS_KEY_ID": "demo",
+            "AWS_SECRET_ACCESS_KEY": "demodemo",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        }
+
+
+class RayCluster:
+    """A head, which does no work, and machines that come and go. As root, they do not see the folder `hidden`."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], hidden: Path) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._hidden = hidden
+        self._machines: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        folder = str(self._folder)
+        self._start("head", "--head", "--port=0", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={folder}")
+        self._wait("head", lambda: self._joined("head"))
+        port = next(self._folder.glob("session_latest/gcs_server_port_*")).read_text()
+        self.address = f"127.0.0.1:{port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._machines):
+            self.kill(name)
+
+    def add(self, *names: str) -> None:
+        """Starts machines of two processors each.
+
+        Raises:
+            ServiceError: one does not start.
+        """
+        for name in names:
+            self._start(name, f"--address={self.address}", "--num-cpus=2")
+        for name in names:
+            self._wait(name, lambda name=name: self._joined(name))  # type: ignore[misc]
+
+    def kill(self, name: str) -> None:
+        """What becomes of a machine that is taken away: all its processes are gone at once."""
+        machine = self._machines.pop(name)
+        process.send([machine.pid, *process.descendants(machine.pid)], signal.SIGKILL)
+        machine.wait()
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the machines have file systems of their own, as far as `hidden` goes."""
+        may = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
+        return os.getuid() == 0 and may
+
+    def _start(self, name: str, *options: str) -> None:
+        ray = Path(sys.executable).with_name("ray")
+        if not ray.exists():
+            raise ServiceError("Ray is not installed here. Install it:  pip install 'spanwise[ray]'")
+        command = [str(ray), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", *options]
+        if name != "head" and self.is_apart:
+            script = 'mount -t tmpfs none "$0" && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", script, str(self._hidden), *command]
+        with Path(self._folder, f"{name}.log").open("wb") as log:
+            self._machines[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **self._environment, "RAY_health_check_period_ms": "1000",
+                     "RAY_health_check_initial_delay_ms": "1000", "RAY_raylet_start_wait_time_s": str(int(SOON_S))},
+            )  # fmt: skip
+
+    def _joined(self, name: str) -> bool:
+        return "Ray runtime started" in (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
+        _wait_for(f"Ray ({name})", self._machines[name], self._folder / f"{name}.log", ready)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _postgresql_programs() -> Path:
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # Debian keeps them off the path
+    if (initdb := shutil.which("initdb")) is not None:
+        folders.append(Path(initdb).resolve().parent)
+    found = next((each for each in folders if (each / "postgres").exists() and (each / "initdb").exists()), None)
+    if found is None:
+        raise ServiceError("PostgreSQL is not installed here. Install it:  apt-get install postgresql")
+    return found
+
+
+@contextlib.contextmanager
+def _started(
+    what: str, command: Sequence[object], log: Path, ready: Callable[[], bool], **options: object
+) -> Iterator[None]:
+    with log.open("ab") as out:
+        server = subprocess.Popen([str(word) for word in command], stdout=out, stderr=out, **options)  # type: ignore[call-overload]
+    try:
+        _wait_for(what, server, log, ready)
+        yield
+    finally:
+        server.send_signal(signal.SIGINT)  # PostgreSQL ends its connections and stops
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _wait_for(what: str, server: subprocess.Popen[bytes], log: Path, ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not ready():
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise ServiceError(f"{what} did not start:\n{_tail(log)}")
+        time.sleep(0.1)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-20:])
