@@ -93,7 +93,7 @@ pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in doc
 	$(BIN)/python docs/_pictures.py
 
 # Slurm is Debian's: slurmd keeps jobs in cgroups, for which it has to be root.
-test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, and workers of the data service on Ray and Dask
+test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, workers of the data service on Ray and Dask, and data work on Prism; needs go
 	@command -v slurmd munged >/dev/null || { echo "Installing Slurm"; \
 	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; } || \
 	    { echo "There is no Slurm, and apt-get could not install it: apt-get install slurmctld slurmd slurm-client munge" >&2; exit 1; }
@@ -102,6 +102,8 @@ test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, an
 	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/data_service/test_engines.py
 	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 $(VENV)/engines/bin/python -m pytest -n 0 \
 	    tests/contract/test_executor.py tests/scenario/test_engines.py
+	tests/contract/beam_engines.sh $(VENV)/beam $(VENV)/engines/bin/python
+	SPANWISE_TEST_BEAM=$(VENV)/beam $(VENV)/engines/bin/python -m pytest -n 0 tests/scenario/test_beam_runners.py
 
 # TensorFlow wants another protobuf than ml-metadata, so it lives in an environment of its own, with what datasets import.
 test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightning, JAX, Orbax and TensorFlow (6 GB of wheels)

@@ -20,6 +20,7 @@ from spanwise.components.evaluation.measurement import EvaluationSpec
 from spanwise.components.evaluation.window_pass import measure_window
 from spanwise.components.rows import list_parts, read_schema
 from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.beam_settings import HERE
 
 ROWS = (100_000, 1_000_000, 10_000_000)
 SLICES, REPLICATES = 50, 40
@@ -86,7 +87,7 @@ def _measure(folder: Path) -> None:
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     parts = list_parts([examples], "eval")
-    found = measure_window(spec, parts, memory_rows=MEMORY_ROWS, runner=None, options={}, scratch=scratch)
+    found = measure_window(spec, parts, memory_rows=MEMORY_ROWS, beam=HERE, scratch=scratch)
     assert len(found.slices[0].sizes) == SLICES
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+import platform
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,16 +17,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
 
+from spanwise.orchestrator.beam_settings import EMBEDDED_RUNNER, BeamSettings, bare_runner, check_beam
 from spanwise.orchestrator.errors import ParameterError
 
-#: The runner inside this process. `DirectRunner` would first try to download and start a program.
-EMBEDDED_RUNNER = "FnApiRunner"
+log = logging.getLogger("spanwise.beam")
+
+_UNSEEN = "this folder of the node is not seen on "
 
 #: Without a runner or options, so many parts are worked on without Beam, which imports for seconds and would use one
 #: processor too: 16 million rows where a part is a row group of ours.
 MOST_PARTS_HERE = 256
-
-BeamOptions: TypeAlias = Mapping[str, str | int | float | bool]
 
 Element = TypeVar("Element")
 Key = TypeVar("Key")
@@ -38,8 +40,7 @@ def map_in_order(
     parts: Sequence[Element],
     work: Callable[[Element], Result],
     *,
-    runner: str | None,
-    options: BeamOptions,
+    beam: BeamSettings,
     scratch: Path,
 ) -> list[Result]:
     """Does the work on every part; the results are in the order of the parts.
@@ -48,16 +49,16 @@ def map_in_order(
     every worker sees.
 
     Raises:
-        ParameterError: Beam has no such runner here, or it is DaskRunner.
+        ParameterError: Beam has no such runner here, or its workers do not see `scratch`.
     """
-    if _stays_here(parts, runner, options):
+    if _stays_here(parts, beam):
         return [work(part) for part in parts]
 
     def on_part(pair):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- Beam would check annotations as its own types
         number, part = pair
         return number, work(part)
 
-    results = _run(parts, lambda beam, elements: elements | "Work" >> beam.Map(on_part), runner, options, scratch)
+    results = _run(parts, lambda lib, elements: elements | "Work" >> lib.Map(on_part), beam, scratch)
     return [result for _, result in sorted(results, key=lambda pair: pair[0])]
 
 
@@ -66,8 +67,7 @@ def merge_in_order(
     work: Callable[[Element], Iterable[tuple[Key, Mapping[Place, Result]]]],
     merge: Callable[[Result, Result], Result],
     *,
-    runner: str | None,
-    options: BeamOptions,
+    beam: BeamSettings,
     scratch: Path,
 ) -> dict[Key, Result]:
     """Does the work on every part and merges the results of each key, each of which has a place, in one order.
@@ -78,9 +78,9 @@ def merge_in_order(
     `map_in_order`.
 
     Raises:
-        ParameterError: Beam has no such runner here, or it is DaskRunner.
+        ParameterError: Beam has no such runner here, or its workers do not see `scratch`.
     """
-    if _stays_here(parts, runner, options):
+    if _stays_here(parts, beam):
         merged: dict[Key, dict[Place, Result]] = {}
         for part in parts:
             for key, places in work(part):
@@ -96,16 +96,15 @@ def merge_in_order(
 
     results: list[tuple[Key, dict[Place, Result]]] = _run(
         parts,
-        lambda beam, elements: elements | "Work" >> beam.FlatMap(on_part) | "Merge" >> beam.CombinePerKey(combine),
-        runner,
-        options,
+        lambda lib, elements: elements | "Work" >> lib.FlatMap(on_part) | "Merge" >> lib.CombinePerKey(combine),
+        beam,
         scratch,
     )
     return {key: merge_rest(places, merge) for key, places in results}
 
 
-def _stays_here(parts: Sequence[object], runner: str | None, options: BeamOptions) -> bool:
-    return not parts or (runner is None and not options and len(parts) <= MOST_PARTS_HERE)
+def _stays_here(parts: Sequence[object], beam: BeamSettings) -> bool:
+    return not parts or (beam.runner is None and not beam.options and len(parts) <= MOST_PARTS_HERE)
 
 
 @contextmanager
@@ -122,37 +121,49 @@ def _keep_root_logger() -> Iterator[None]:
 def _run(
     parts: Sequence[object],
     work: Callable[[ModuleType, Any], Any],  # Beam has no types
-    runner: str | None,
-    options: BeamOptions,
+    beam: BeamSettings,
     scratch: Path,
 ) -> list[Any]:
     """Runs a graph over the numbered parts; returns its elements in any order."""
-
-    def save(results, path):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
-        Path(path).write_bytes(pickle.dumps(results))
-
-    if runner is not None and runner.rpartition(".")[2].lower() == "daskrunner":
-        raise ParameterError(
-            "runner: Beam's DaskRunner loses windows and tagged outputs without an error, so no result of it can be "
-            "trusted. Leave out runner=, or name FlinkRunner, SparkRunner or DataflowRunner."
-        )
+    check_beam(beam)
     with _keep_root_logger(), tempfile.TemporaryDirectory(dir=scratch) as folder:
-        beam = import_module("apache_beam")
+        lib = import_module("apache_beam")
         options_module = import_module("apache_beam.options.pipeline_options")
         logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it logs each cache and worker that it creates
         # flags=[]: by default Beam reads the command line of this process
-        settings = options_module.PipelineOptions(flags=[], **dict(options))
+        options = options_module.PipelineOptions(flags=[], **beam.fill())
+        runner = bare_runner(beam.runner or EMBEDDED_RUNNER)
         try:
-            pipeline = beam.Pipeline(runner=runner or EMBEDDED_RUNNER, options=settings)
+            pipeline = lib.Pipeline(runner=runner, options=options)
         except (ValueError, ImportError) as error:
-            raise ParameterError(f"runner: Beam has no runner called '{runner}' here ({error}).") from error
+            raise ParameterError(f"Beam has no runner called {runner!r} here ({error}).") from error
         file = Path(folder, "results")
-        elements = pipeline | "Parts" >> beam.Create(list(enumerate(parts)))
+
+        def look(part):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
+            if not Path(folder).is_dir():
+                raise FileNotFoundError(f"{_UNSEEN}{platform.node()}")
+            return part
+
+        def save(results):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
+            file.write_bytes(pickle.dumps(results))
+
+        elements = pipeline | "Parts" >> lib.Create(list(enumerate(parts)))
         if len(parts) > 1:
-            elements |= "Spread" >> beam.Reshuffle()  # otherwise a runner may do all parts on one worker
-        together = work(beam, elements) | "Collect" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
-        _ = together | "Save" >> beam.Map(save, str(file))
-        pipeline.run().wait_until_finish()
+            elements |= "Spread" >> lib.Reshuffle()  # otherwise a runner may do all parts on one worker
+        elements |= "Look" >> lib.Map(look)
+        together = work(lib, elements) | "Collect" >> lib.CombineGlobally(lib.combiners.ToListCombineFn())
+        _ = together | "Save" >> lib.Map(save)
+        log.info("beam-job-started", extra={"runner": runner, "parts": len(parts)})
+        try:
+            pipeline.run().wait_until_finish()
+        except Exception as error:
+            if (unseen := re.search(rf"{_UNSEEN}(\S*)", str(error))) is None:
+                raise
+            raise ParameterError(
+                f"A worker of {runner} on {unseen[1] or 'another machine'} does not see {scratch}. Workers on other "
+                "machines need a root on storage that is mounted there at the same place. On this machine, "
+                "environment_type = 'LOOPBACK' has the workers in the process of the node."
+            ) from error
         # our own workers wrote it just now
         return cast("list[Any]", pickle.loads(file.read_bytes()))  # noqa: S301 -- see above
 

@@ -115,7 +115,7 @@ class Component(Node):
     """Parameters of `run` that `prepare` supplies instead of the pipeline."""
 
     hints: ClassVar[tuple[str, ...]] = ()
-    """Prepared parameters that affect the speed or the success, never the result: recorded, not in the cache key."""
+    """Parameters that affect the speed or the success, never the result: recorded, not in the cache key."""
 
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version can change the result: their versions are part of the cache key."""

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.beam_settings import unverified_part
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import OutsideKey, outside_key
 from spanwise.orchestrator.collection import COLLECTED
@@ -247,6 +248,7 @@ def _key(
             },
             inputs={n: [fingerprint.of_artifact(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
+            extra=unverified_part(node.parameters, run.beam),
         ), None
     except UsageError as error:
         log.warning("caching-refused", extra={"node": node.name, "reason": str(error)})

@@ -65,6 +65,7 @@ class Run:
     base: int | None = None  #: number of the run that supplies the outputs of skipped nodes
     nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
     parameters: Mapping[str, Value] = field(default_factory=dict)  #: arguments of the pipeline function
+    beam: Mapping[str, Value] = field(default_factory=dict)  #: the runner and options of Beam in the settings
     typed: tuple[str, ...] = ()  #: the arguments typed on the command line, as `name=value`
     source: str = ""  #: the pipeline's reference, `/path/file.py:name`
     token: int = 0  #: the lease's fencing token

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.job import GRACE_S
 from spanwise.orchestrator.pipeline import Selection
 from spanwise.orchestrator.run import BaseRun, Execution, Run, State, Trigger
@@ -42,6 +43,7 @@ class RunRequest:
     parameters: Mapping[str, object] = field(default_factory=dict)
     typed: tuple[str, ...] = ()
     source: str = ""
+    beam: Mapping[str, Value] = field(default_factory=dict)
     cache: bool = True
     jobs: int = field(default_factory=lambda: max(2, os.cpu_count() or 2))  #: the most nodes that run at once
     pools: Mapping[str, int] = field(default_factory=dict)  #: how many nodes of each pool may run at once

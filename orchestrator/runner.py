@@ -184,6 +184,7 @@ class Controller:
             parameters={
                 n: v if isinstance(v, bool | int | float | str) else str(v) for n, v in request.parameters.items()
             },
+            beam=request.beam,
             typed=request.typed,
             source=request.source,
             token=self.lease.token,

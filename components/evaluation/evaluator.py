@@ -14,6 +14,7 @@ from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
 from spanwise.components.evaluation.slicing import SPAN, Slicing
 from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
+from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, UnreadableInput
@@ -71,6 +72,7 @@ class Evaluator(Component):
         "spanwise.components.evaluation.page",
         "spanwise.components.transform.graph_digest",
     )
+    hints: ClassVar = BEAM_PARAMETERS
     libraries: ClassVar = ("numpy", "pyarrow")
 
     def may_be_damaged(self) -> Sequence[str]:
@@ -90,6 +92,7 @@ class Evaluator(Component):
                         f"{self.name}: the threshold of {metric!r} compares with a baseline, and none is connected; "
                         f"connect one: baseline=LatestBlessed(trainer['model'])['model']."
                     )
+        check_given(self.name, self.parameters)
         _check_metrics(self.name, self.parameters)
         _check_numbers(self.name, self.parameters)
         _check_slices(self.name, self.parameters["slices"], self.parameters["slice_thresholds"])
@@ -118,7 +121,7 @@ class Evaluator(Component):
         memory_rows: int = MEMORY_ROWS,
         batch_size: int = 1 << 16,
         beam_runner: str | None = None,
-        beam_options: dict[str, str | int | float | bool] | None = None,
+        beam_options: BeamOptions | None = None,
         on_baseline_error: Literal["fail", "ignore"] = "fail",
     ) -> None:
         from spanwise.components import rows
@@ -163,8 +166,7 @@ class Evaluator(Component):
             measure_window,
             parts=rows.list_parts(ordered, split),
             memory_rows=memory_rows,
-            runner=beam_runner,
-            options=beam_options or {},
+            beam=choose_beam(attempt.run, beam_runner, beam_options),
             scratch=attempt.scratch,
         )
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
@@ -25,6 +25,7 @@ from spanwise.components.evaluation.out_of_core import measure_parts
 from spanwise.components.evaluation.scored_parts import ScoredPart
 from spanwise.components.rows import ExamplesPart
 from spanwise.orchestrator import user_code
+from spanwise.orchestrator.beam_settings import BeamSettings
 from spanwise.orchestrator.errors import SpanwiseError
 
 log = logging.getLogger("spanwise.evaluation")
@@ -46,8 +47,7 @@ def measure_window(
     parts: Sequence[ExamplesPart],
     *,
     memory_rows: int,
-    runner: str | None,
-    options: Mapping[str, str | int | float | bool],
+    beam: BeamSettings,
     scratch: Path,
 ) -> Measurement:
     """Measures the models of the spec over the rows of the parts.
@@ -59,7 +59,7 @@ def measure_window(
     count = sum(part.rows for part in parts)
     if not count:
         return Measurement(rows=0)
-    is_here = runner is None and count <= HERE_ROWS
+    is_here = beam.runner is None and count <= HERE_ROWS
     if count <= memory_rows and is_here:
         return measure_exact(merge_all(rows for part in parts for rows in read_rows(part, spec)), spec)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -67,7 +67,7 @@ def measure_window(
         if is_here:
             scored = [_write_part(part, spec, file) for part, file in zip(parts, files, strict=True)]
         else:
-            scored = _write_on_beam(spec, parts, files, runner, options, scratch)
+            scored = _write_on_beam(spec, parts, files, beam, scratch)
         if count <= memory_rows:
             return measure_exact(merge_all(part.read(spec) for part in scored), spec)
         log.info("rows-on-disk", extra={"rows": count, "memory_rows": memory_rows})
@@ -98,8 +98,7 @@ def _write_on_beam(
     spec: EvaluationSpec,
     parts: Sequence[ExamplesPart],
     files: Sequence[Path],
-    runner: str | None,
-    options: Mapping[str, str | int | float | bool],
+    beam: BeamSettings,
     scratch: Path,
 ) -> list[ScoredPart]:
     """As `_write_part` for each part; the first error in the order of parts is raised."""
@@ -117,7 +116,7 @@ def _write_on_beam(
 
     pairs = list(zip(parts, files, strict=True))
     scored = []
-    for result in map_in_order(pairs, work, runner=runner, options=options, scratch=scratch):
+    for result in map_in_order(pairs, work, beam=beam, scratch=scratch):
         if isinstance(result, SpanwiseError):
             raise result
         scored.append(result)

@@ -19,12 +19,13 @@ from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
 from spanwise.components.ingest.source_files import Revision, SourceFiles, copy_objects, newest_object_span
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
 from spanwise.orchestrator.artifact import Examples, Rejects
+from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, BeamSettings, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UnreadableInput
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.signature import Output
+from spanwise.orchestrator.signature import Attempt, Output
 from spanwise.orchestrator.span import SpanFiles, choose, list_spans
 from spanwise.orchestrator.span_pattern import Placeholder, SpanPattern, Wildcard
 from spanwise.orchestrator.storage import is_readable_url, is_web_url, refuse_url
@@ -74,7 +75,7 @@ class ExampleGen(Component):
         "spanwise.pipelines.input.readers.delimited",
     )
     prepared: ClassVar = ("files", "stamp", "span", "version", "fingerprint", "previous", "compare", "revisions")
-    hints: ClassVar = ("revisions", "stamp")  # they decide whether there is a result, never which
+    hints: ClassVar = ("revisions", "stamp", *BEAM_PARAMETERS)  # they decide whether there is a result, never which
     libraries: ClassVar = ("pyarrow",)
 
     def check(self) -> None:
@@ -86,14 +87,18 @@ class ExampleGen(Component):
                 f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
                 "beside reader=…."
             )
-        remote = [pattern.text for pattern in self._patterns.values() if is_readable_url(pattern.text)]
-        if remote and given["beam_runner"] is not None:
-            raise ParameterError(
-                f"{self.name}: the objects of {remote[0]!r} are copied to this machine, where the workers of "
-                f"beam_runner={given['beam_runner']!r} cannot read them. Leave out the runner."
-            )
+        self._refuse_workers_elsewhere(check_given(self.name, given))
         #: how spans are counted and shown
         self.calendar: Calendar = next(iter(self._patterns.values())).calendar
+
+    def _refuse_workers_elsewhere(self, beam: BeamSettings) -> None:
+        remote = [pattern.text for pattern in self._patterns.values() if is_readable_url(pattern.text)]
+        if remote and not beam.has_workers_here:
+            raise ParameterError(
+                f"{self.name}: the objects of {remote[0]!r} are copied to this machine, where the workers of "
+                f"{beam.runner} cannot read them. Leave out the runner, or add the option "
+                "environment_type='LOOPBACK', with which the workers run in the process of the node."
+            )
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
         source = SourceFiles()
@@ -175,6 +180,7 @@ class ExampleGen(Component):
     def run(
         self,
         *,
+        attempt: Attempt,
         examples: Output[Examples],
         rejects: Output[Rejects | None],
         files: Mapping[str, Sequence[str]],
@@ -197,10 +203,12 @@ class ExampleGen(Component):
         bad_rows: Literal["stop", "keep"] = "stop",
         dialect: Dialect = _DIALECT,
         beam_runner: str | None = None,
-        beam_options: Mapping[str, str | int | float | bool] | None = None,
+        beam_options: BeamOptions | None = None,
     ) -> None:
         assert rejects is not None, "an output is always given"
         splits = choose_splits(tuple(self._patterns), ratios)
+        beam = choose_beam(attempt.run, beam_runner, beam_options)
+        self._refuse_workers_elsewhere(beam)
         local = copy_objects(files, revisions)
         plan = IngestPlan(
             files={split: tuple(local[path] for path in paths) for split, paths in files.items()},
@@ -218,8 +226,7 @@ class ExampleGen(Component):
             format=format,
             reader=None if reader is None else FunctionReader(reader),
             dialect=dialect,
-            runner=beam_runner,
-            runner_options=dict(beam_options or {}),
+            beam=beam,
         )
         report = ingest_compared(plan, compare)
         describe_examples(examples, report, span=span, version=version, fingerprint=fingerprint, calendar=self.calendar)

@@ -101,7 +101,7 @@ def divide(split: str, descriptors: Sequence[Descriptor], part_bytes: int) -> li
 
 def map_parts(plan: IngestPlan, parts: Sequence[InputPart], work: Callable[[InputPart], Result]) -> list[Result]:
     """Does the work on every part with the plan's runner; the results are in the order of the parts."""
-    return map_in_order(parts, work, runner=plan.runner, options=plan.runner_options, scratch=Path(plan.destination))
+    return map_in_order(parts, work, beam=plan.beam, scratch=Path(plan.destination))
 
 
 def survey_part(part: InputPart, survey: Survey) -> PartTypes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from spanwise.pipelines.input.readers.descriptor import Dialect, Format, Rejected
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class IngestPlan:
     format: Format | None = None  #: None: by the endings of the files' names
     reader: FormatReader | None = None  #: the user's own, instead of a format
     dialect: Dialect = field(default_factory=Dialect)  #: how text files are written, and the sizes of blocks and parts
-    runner: str | None = None  #: a Beam runner by name; None: the embedded one
-    runner_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)  #: Beam pipeline options
+    beam: BeamSettings = HERE
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from spanwise.components.ingest.example_gen import (
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
 from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UsageError
@@ -60,6 +61,7 @@ class QueryExampleGen(Component):
 
     preload: ClassVar = ExampleGen.preload
     prepared: ClassVar = ("span", "version", "previous", "compare")
+    hints: ClassVar = BEAM_PARAMETERS
     libraries: ClassVar = ("pyarrow",)
 
     def check(self) -> None:
@@ -69,6 +71,7 @@ class QueryExampleGen(Component):
         self._newest = self._parse_query("newest_query")
         self._version = self._parse_query("version_query")
         self._check_placeholders()
+        check_given(self.name, given)
         check_connection(str(given["connection"]), f"{self.name}.connection")
         choose_splits(_INPUT, given["ratios"])
         # nothing but a version tells whether the rows are still the same
@@ -116,7 +119,7 @@ class QueryExampleGen(Component):
         types: Mapping[str, str] | None = None,
         drop_columns: Sequence[str] = (),
         beam_runner: str | None = None,
-        beam_options: Mapping[str, str | int | float | bool] | None = None,
+        beam_options: BeamOptions | None = None,
     ) -> None:
         answer = attempt.scratch / "answer.arrow"
         fingerprint = self._fetch(connection, span, answer)
@@ -128,8 +131,7 @@ class QueryExampleGen(Component):
             previous=tuple(previous.items()) if previous is not None else None,
             types=dict(types or {}),
             dropped=tuple(drop_columns),
-            runner=beam_runner,
-            runner_options=dict(beam_options or {}),
+            beam=choose_beam(attempt.run, beam_runner, beam_options),
         )
         report = ingest_compared(plan, compare)
         describe_examples(

@@ -1,16 +1,26 @@
-"""BulkInferrer: predicts every row of a span with the blessed model."""
+"""BulkInferrer: predicts every row of a span with the blessed model, here or on the workers of a Beam runner."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from spanwise.orchestrator import user_code
 from spanwise.orchestrator.artifact import Blessing, Examples, InferenceResult, Model
+from spanwise.orchestrator.beam_settings import (
+    BEAM_PARAMETERS,
+    HERE,
+    BeamOptions,
+    BeamSettings,
+    check_given,
+    choose_beam,
+)
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import ParameterError, UnreadableInput
-from spanwise.orchestrator.signature import Input, Output
+from spanwise.orchestrator.errors import ParameterError, SpanwiseError, UnreadableInput
+from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +37,9 @@ class BulkInferrer(Component):
     identify them, and the result of `predict_fn(model_dir, table)`. An array becomes the column `prediction` (with
     several numbers a row: a list); a mapping or a table has column names of its own. It carries span and version.
 
+    The files are predicted here one after the other, unless `beam_runner` or the settings name a runner of Beam, whose
+    workers then share them; `predict_fn` is sent to them, and the model is read where they are.
+
     Without a model, or with a connected `blessing` that is not positive, nothing is published and the log says why.
     """
 
@@ -39,9 +52,11 @@ class BulkInferrer(Component):
         "spanwise.components.rows",
         "spanwise.components.transform.graph_digest",
     )
+    hints: ClassVar = BEAM_PARAMETERS
     libraries: ClassVar = ("numpy", "pyarrow")
 
     def check(self) -> None:
+        check_given(self.name, self.parameters)
         columns = self.parameters["columns"]
         if isinstance(columns, Sequence) and self.parameters["output"] in columns:
             raise ParameterError(
@@ -52,6 +67,7 @@ class BulkInferrer(Component):
     def run(
         self,
         *,
+        attempt: Attempt,
         examples: Input[Examples],
         model: Input[Model | None],
         blessing: Input[Blessing | None],
@@ -61,6 +77,8 @@ class BulkInferrer(Component):
         columns: Sequence[str] = (),
         output: str = "prediction",
         batch_size: int = 1 << 16,
+        beam_runner: str | None = None,
+        beam_options: BeamOptions | None = None,
     ) -> None:
         from spanwise.components.transform.graph_digest import refuse_other_graph
 
@@ -72,12 +90,19 @@ class BulkInferrer(Component):
         refuse_other_graph(self.name, [examples], model, "model")
         names = list(splits if splits is not None else examples.split_names)
         predictor = FilePredictor(predict_fn, model.path, tuple(columns), output, batch_size)
-        counts = {}
+        beam = choose_beam(attempt.run, beam_runner, beam_options)
+        tasks = [
+            PredictionTask(split, path, inference_result.path / f"Split-{split}" / path.name)
+            for split in names
+            for path in _files(examples, split)
+        ]
         for split in names:
-            folder = inference_result.path / f"Split-{split}"
-            folder.mkdir()
-            counts[split] = sum(predictor.predict(path, folder / path.name) for path in _files(examples, split))
-        schema = predictor.finish()
+            (inference_result.path / f"Split-{split}").mkdir()
+        predicted = predict_files(predictor, tasks, beam, attempt.scratch)
+        schema = predictor.finish(tasks, predicted)
+        counts = dict.fromkeys(names, 0)
+        for task, file in zip(tasks, predicted, strict=True):
+            counts[task.split] += file.rows
         inference_result.span = examples.span
         inference_result.version = examples.version
         inference_result.calendar = examples.calendar
@@ -105,37 +130,84 @@ def _files(examples: Examples, split: str) -> list[Path]:
     return sorted(examples.split(split).glob("*.parquet"))
 
 
+@dataclass(frozen=True)
+class PredictionTask:
+    """A file to predict."""
+
+    split: str
+    source: Path
+    target: Path
+
+
+@dataclass(frozen=True)
+class PredictedFile:
+    """What was predicted of a file."""
+
+    rows: int
+    schema: pa.Schema  #: of its predictions; without rows, of the columns that identify them
+
+
+def predict_files(
+    predictor: FilePredictor, tasks: Sequence[PredictionTask], beam: BeamSettings, scratch: Path
+) -> list[PredictedFile]:
+    """Predicts the files here, one after the other, or on the workers of a runner.
+
+    Raises:
+        UnreadableInput: a file is damaged.
+        ParameterError: `predict_fn` returned something else than it should, or it cannot be sent to workers.
+    """
+    if beam == HERE:
+        return [predictor.predict(task.source, task.target) for task in tasks]
+    from spanwise.components.beam import map_in_order
+
+    sent = user_code.ship(predictor)
+
+    def work(task: PredictionTask) -> PredictedFile | SpanwiseError:
+        received = user_code.unpack(sent)
+        assert isinstance(received, FilePredictor), "the packed value"
+        try:
+            return received.predict(task.source, task.target)
+        except SpanwiseError as error:  # Beam would wrap it
+            return error
+
+    predicted = []
+    for result in map_in_order(tasks, work, beam=beam, scratch=scratch):
+        if isinstance(result, SpanwiseError):
+            raise result
+        predicted.append(result)
+    return predicted
+
+
+@dataclass(frozen=True)
 class FilePredictor:
-    """Predicts one file after the other, with the same columns; holds one batch in memory."""
+    """Predicts one file, holding one batch in memory."""
 
-    def __init__(
-        self, predict_fn: Callable[..., object], model: Path, columns: tuple[str, ...], output: str, batch_size: int
-    ) -> None:
-        self._predict_fn = predict_fn
-        self._model = model
-        self._columns = columns
-        self._output = output
-        self._batch_size = batch_size
-        self._schema: pa.Schema | None = None
-        self._empty: list[tuple[Path, pa.Schema]] = []  #: files without rows, with their columns
+    predict_fn: Callable[..., object]
+    model: Path
+    columns: tuple[str, ...]  #: that identify the rows
+    output: str  #: the column of an array
+    batch_size: int
 
-    def predict(self, source: Path, target: Path) -> int:
-        """Writes the predictions of a file; returns their number."""
+    def predict(self, source: Path, target: Path) -> PredictedFile:
+        """Writes the predictions of a file, if it has any rows."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         from spanwise.components import rows
 
         count = 0
+        schema: pa.Schema | None = None
         writer: pq.ParquetWriter | None = None
         try:
             with pq.ParquetFile(source, page_checksum_verification=True) as file:
-                identifying = rows.choose_columns(file.schema_arrow, self._columns)
-                for batch in file.iter_batches(self._batch_size):
+                identifying = rows.choose_columns(file.schema_arrow, self.columns)
+                for batch in file.iter_batches(self.batch_size):
                     if not len(batch):
                         continue
                     predictions = self._predict_batch(batch)
-                    writer = writer or pq.ParquetWriter(target, predictions.schema, write_page_checksum=True)
+                    schema = schema or predictions.schema
+                    _refuse_mixed(predictions.schema, schema)
+                    writer = writer or pq.ParquetWriter(target, schema, write_page_checksum=True)
                     writer.write_batch(predictions)
                     count += len(batch)
         except (pa.ArrowException, OSError) as error:
@@ -143,19 +215,27 @@ class FilePredictor:
         finally:
             if writer is not None:
                 writer.close()
-        if not count:
-            self._empty.append((target, identifying))
-        return count
+        return PredictedFile(count, schema or pa.schema(list(identifying)))
 
-    def finish(self) -> pa.Schema:
-        """Writes the files without rows, and returns the columns of all."""
+    def finish(self, tasks: Sequence[PredictionTask], predicted: Sequence[PredictedFile]) -> pa.Schema:
+        """Writes the files without rows, and returns the columns of all.
+
+        Raises:
+            ParameterError: `predict_fn` returned other columns for one file than for another.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        for target, identifying in self._empty:
-            self._schema = self._schema or pa.schema([*identifying, pa.field(self._output, pa.float64())])
-            pq.write_table(self._schema.empty_table(), target, write_page_checksum=True)
-        return self._schema or pa.schema([])
+        schema: pa.Schema | None = None
+        for file in predicted:
+            if file.rows:
+                schema = schema or file.schema
+                _refuse_mixed(file.schema, schema)
+        for task, file in zip(tasks, predicted, strict=True):
+            if not file.rows:
+                schema = schema or pa.schema([*file.schema, pa.field(self.output, pa.float64())])
+                pq.write_table(schema.empty_table(), task.target, write_page_checksum=True)
+        return schema or pa.schema([])
 
     def _predict_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
@@ -163,19 +243,19 @@ class FilePredictor:
         from spanwise.components import predictions
 
         table = pa.Table.from_batches([batch])
-        columns = predictions.columns(self._predict_fn(self._model, table), len(batch), self._output)
-        if taken := sorted(set(columns) & set(self._columns)):
+        columns = predictions.columns(self.predict_fn(self.model, table), len(batch), self.output)
+        if taken := sorted(set(columns) & set(self.columns)):
             raise ParameterError(
                 f"predict_fn returns a column {taken[0]!r}, which is also one of `columns`; rename it."
             )
-        arrays = [*(batch.column(name) for name in self._columns), *columns.values()]
-        found = pa.RecordBatch.from_arrays(arrays, names=[*self._columns, *columns])
-        if self._schema is None:
-            self._schema = found.schema
-        for mine, theirs in zip(found.schema, self._schema, strict=False):
-            if mine.name != theirs.name or mine.type != theirs.type:
-                raise ParameterError(
-                    f"predict_fn returned {theirs.name} as {theirs.type} for some rows and {mine.name} as {mine.type} "
-                    "for others; return the same columns and types for all."
-                )
-        return found
+        arrays = [*(batch.column(name) for name in self.columns), *columns.values()]
+        return pa.RecordBatch.from_arrays(arrays, names=[*self.columns, *columns])
+
+
+def _refuse_mixed(schema: pa.Schema, first: pa.Schema) -> None:
+    for mine, theirs in zip(schema, first, strict=False):
+        if mine.name != theirs.name or mine.type != theirs.type:
+            raise ParameterError(
+                f"predict_fn returned {theirs.name} as {theirs.type} for some rows and {mine.name} as {mine.type} "
+                "for others; return the same columns and types for all."
+            )

@@ -15,6 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spanwise.orchestrator.artifact import Examples, Statistics
+from spanwise.orchestrator.beam_settings import (
+    BEAM_PARAMETERS,
+    HERE,
+    BeamOptions,
+    BeamSettings,
+    check_given,
+    choose_beam,
+)
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
@@ -58,7 +66,11 @@ class StatisticsGen(Component):
         "spanwise.components.beam",
         "spanwise.components.statistics.span_statistics",
     )
+    hints: ClassVar = BEAM_PARAMETERS
     libraries: ClassVar = ("datasketches", "numpy", "pyarrow")
+
+    def check(self) -> None:
+        check_given(self.name, self.parameters)
 
     def run(
         self,
@@ -67,16 +79,16 @@ class StatisticsGen(Component):
         statistics: Output[Statistics],
         weight: str | None = None,
         beam_runner: str | None = None,
-        beam_options: dict[str, str | int | float | bool] | None = None,
+        beam_options: BeamOptions | None = None,
     ) -> None:
         from spanwise.components.statistics.statistics_page import page
 
+        beam = choose_beam(attempt.run, beam_runner, beam_options)
         found = count(
             {name: examples.split(name) for name in examples.split_names},
             weight=weight,
             scratch=attempt.scratch,
-            runner=beam_runner,
-            runner_options=beam_options or {},
+            beam=beam,
         )
         found.write(statistics.path)
         title = Calendar(examples.calendar or "number").label(examples.span)
@@ -102,8 +114,7 @@ def count(
     *,
     scratch: Path,
     weight: str | None = None,
-    runner: str | None = None,
-    runner_options: Mapping[str, str | int | float | bool] | None = None,
+    beam: BeamSettings = HERE,
 ) -> SpanStatistics:
     """Counts folders of Parquet files.
 
@@ -124,7 +135,7 @@ def count(
         if weight is not None and files and weight not in schemas[name].names:
             listed = ", ".join(schemas[name].names)
             raise ParameterError(f"weight: the examples have no column {weight!r}; they have: {listed}.")
-    found = merge_in_order(parts, count_run, merge_column, runner=runner, options=runner_options or {}, scratch=scratch)
+    found = merge_in_order(parts, count_run, merge_column, beam=beam, scratch=scratch)
     made = SpanStatistics(splits={name: _split(name, schema, found) for name, schema in schemas.items()})
     log.info(
         "span-counted",

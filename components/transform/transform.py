@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from spanwise.orchestrator.artifact import Examples, TransformCache, TransformGraph
+from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, SpanwiseError
 from spanwise.orchestrator.history import History
@@ -64,13 +65,14 @@ class Transform(Component):
         "spanwise.components.transform.window_transform",
     )
     prepared: ClassVar = ("earlier",)
-    hints: ClassVar = ("earlier",)
+    hints: ClassVar = ("earlier", *BEAM_PARAMETERS)
     libraries: ClassVar = ("numpy", "polars", "pyarrow")
 
     def check(self) -> None:
         given: dict[str, object] = dict(self.parameters)
         chosen_splits([], _names(given["analyze"]), _names(given["transform"]))
         _source(self.name, given["preprocessing_fn"])
+        check_given(self.name, given)
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
         caches = islice(history("cache").newest(), LOOKED_AT)
@@ -89,7 +91,7 @@ class Transform(Component):
         analyze: Sequence[str] = ("train",),
         transform: Sequence[str] | None = None,
         beam_runner: str | None = None,
-        beam_options: Mapping[str, str | int | float | bool] | None = None,
+        beam_options: BeamOptions | None = None,
     ) -> None:
         from spanwise.components.transform.graph_digest import digest_of
         from spanwise.components.transform.window_plan import TransformPlan
@@ -110,8 +112,7 @@ class Transform(Component):
             destinations=tuple(str(draft.path) for draft in made),
             earlier=tuple(each["uri"] for each in earlier if _is_whole(each)),
             scratch=str(attempt.scratch),
-            runner=beam_runner,
-            runner_options=dict(beam_options or {}),
+            beam=choose_beam(attempt.run, beam_runner, beam_options),
         )
         report = _report(plan)
         digest = digest_of(graph.path)

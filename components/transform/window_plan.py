@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -18,12 +18,12 @@ from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.worker import PieceFailure, Place
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Examples
+from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spanwise.components.beam import BeamOptions
 
 log = logging.getLogger("spanwise.transform")
 
@@ -45,8 +45,7 @@ class TransformPlan:
     destinations: tuple[str, ...]  #: an empty folder for each span
     earlier: tuple[str, ...] = ()  #: cache folders of earlier runs, the newest first
     scratch: str  #: a folder that every worker sees
-    runner: str | None = None  #: a Beam runner by name; None: the embedded one
-    runner_options: BeamOptions = field(default_factory=dict)
+    beam: BeamSettings = HERE
 
 
 @dataclass(kw_only=True)
@@ -109,9 +108,7 @@ class TransformWindow:
         scratch = Path(self.plan.scratch)
         scratch.mkdir(parents=True, exist_ok=True)
         results: list[R] = []
-        for result in map_in_order(
-            parts, work, runner=self.plan.runner, options=self.plan.runner_options, scratch=scratch
-        ):
+        for result in map_in_order(parts, work, beam=self.plan.beam, scratch=scratch):
             if isinstance(result, PieceFailure):
                 raise (UnreadableInput if result.damaged else PreprocessingError)(result.message)
             results.append(result)

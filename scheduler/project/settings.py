@@ -15,6 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
+from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.beam_settings import BeamSettings, check_beam
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageError
 from spanwise.orchestrator.resources import Machine, parse_memory
@@ -33,7 +35,7 @@ ALERT_KINDS: tuple[AlertKind, ...] = tuple(kind for kind in get_args(AlertKind) 
 
 FILE = "spanwise.toml"
 PREFIX = "SPANWISE_"
-NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor", "storage")
+NAMES = ("root", "metadata", "jobs", "grace_s", "params", "alerts", "openlineage", "gc", "executor", "storage", "beam")
 GRACE_S = 10.0
 GROUP_S = 3600.0
 LOCAL = "local"
@@ -47,6 +49,7 @@ _JSON = {  # examples of variables with JSON
     "gc": '{"keep_last": 20}',
     "storage": '{"cache": "50GiB"}',
     "executor": '{"pools": {"gpu": 1}}',
+    "beam": '{"runner": "FlinkRunner"}',
 }
 
 
@@ -109,6 +112,7 @@ class Settings:
     )  #: the destination of events; may contain keys
     gc: Retention = field(default_factory=Retention)  #: what garbage collection keeps
     executor: ExecutorSettings = field(default_factory=ExecutorSettings)
+    beam: Mapping[str, Value] = field(default_factory=dict)  #: the runner and options of Beam for all nodes
     cache_bytes: int = MOST_BYTES  #: copies of a root in object storage beyond this are removed
     file: Path | None = None  #: the file these were read from
 
@@ -159,6 +163,7 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
         openlineage=values.get("openlineage", {}),  # type: ignore[arg-type]
         gc=_retention(values.get("gc", {})),  # type: ignore[arg-type]
         executor=_executor(values.get("executor", {})),  # type: ignore[arg-type]
+        beam=values.get("beam", {}),  # type: ignore[arg-type]
         cache_bytes=storage.get("cache", MOST_BYTES),  # type: ignore[arg-type]
         file=file,
     )
@@ -295,6 +300,7 @@ def _written_settings() -> type[BaseSettings]:
         gc: WrittenRetention = WrittenRetention()
         storage: WrittenStorage = WrittenStorage()
         executor: WrittenExecutor = WrittenExecutor()
+        beam: Annotated[dict[str, object], AfterValidator(_beam)] = {}
 
         @classmethod
         def settings_customise_sources(
@@ -360,6 +366,21 @@ def _memory(text: str) -> str:
     except ParameterError as error:
         raise ValueError(str(error)) from error
     return text
+
+
+def _beam(written: dict[str, object]) -> dict[str, object]:
+    for name, value in written.items():
+        if not isinstance(value, str | int | float) and not (
+            isinstance(value, list) and all(isinstance(each, str) for each in value)
+        ):
+            raise ValueError(f"{name!r} takes a text, a number, true, false or a list of texts")
+    options = {name: value for name, value in written.items() if name != "runner"}
+    runner = written.get("runner")
+    try:
+        check_beam(BeamSettings(runner=None if runner is None else str(runner), options=options))  # type: ignore[arg-type]
+    except ParameterError as error:
+        raise ValueError(str(error).removesuffix(".")) from error
+    return written
 
 
 def _executor(written: Mapping[str, object]) -> ExecutorSettings:

@@ -164,6 +164,7 @@ def complete_request(
         cache=execution.cache,
         grace_s=settings.grace_s,
         pools=settings.executor.pools,
+        beam=settings.beam,
     )
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from spanwise.components import ExampleGen, StatisticsGen
 from spanwise.components.beam import MOST_PARTS_HERE, map_in_order, merge_in_order
+from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.run import State
+from spanwise.orchestrator.testing import Lake
+from tests.components.flow import Bench, only
 
 PARTS = [random.Random(seed).uniform(-1e9, 1e9) for seed in range(21)]  # their sum depends on the order
+EMBEDDED = BeamSettings(runner="FnApiRunner")
 
 
 def by_parity(numbered):
@@ -24,6 +31,18 @@ def add(one, other):
     return one + other
 
 
+class FolderRemover:
+    """A part that removes what is in a folder when a worker gets it, as if the worker had another disk."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __setstate__(self, state):
+        self.folder = state["folder"]
+        for each in Path(self.folder).iterdir():
+            shutil.rmtree(each)
+
+
 def double(part):
     return part * 2
 
@@ -32,18 +51,18 @@ def double(part):
 def test_sums_are_the_same_to_the_bit_here_and_on_a_runner(tmp_path, count):
     """Neighbours merge in the same tree, so that adding floats gives the same bits with and without Beam."""
     parts = list(enumerate(PARTS[:count]))
-    here = merge_in_order(parts, by_parity, add, runner=None, options={}, scratch=tmp_path)
-    there = merge_in_order(parts, by_parity, add, runner="FnApiRunner", options={}, scratch=tmp_path)
+    here = merge_in_order(parts, by_parity, add, beam=HERE, scratch=tmp_path)
+    there = merge_in_order(parts, by_parity, add, beam=EMBEDDED, scratch=tmp_path)
 
     assert here == there
 
 
 def test_results_keep_the_order_of_the_parts(tmp_path):
     """A runner may finish parts in any order; the results stand in theirs."""
-    here = map_in_order(PARTS, double, runner=None, options={}, scratch=tmp_path)
+    here = map_in_order(PARTS, double, beam=HERE, scratch=tmp_path)
 
     assert here == [part * 2 for part in PARTS]
-    assert map_in_order(PARTS, double, runner="FnApiRunner", options={}, scratch=tmp_path) == here
+    assert map_in_order(PARTS, double, beam=EMBEDDED, scratch=tmp_path) == here
 
 
 @pytest.mark.parametrize(
@@ -61,7 +80,9 @@ def test_beam_is_imported_only_for_many_parts_or_when_asked(tmp_path, parts, opt
 import sys
 from pathlib import Path
 from spanwise.components.beam import map_in_order
-print(sum(map_in_order(range({parts}), abs, runner=None, options={options!r}, scratch=Path({str(tmp_path)!r}))))
+from spanwise.orchestrator.beam_settings import BeamSettings
+beam = BeamSettings(options={options!r})
+print(sum(map_in_order(range({parts}), abs, beam=beam, scratch=Path({str(tmp_path)!r}))))
 print("apache_beam" in sys.modules)
 """
 
@@ -70,8 +91,26 @@ print("apache_beam" in sys.modules)
     assert ran.stdout.split() == [str(sum(range(parts))), str(beam)]
 
 
-def test_a_runner_that_loses_results_is_refused(tmp_path):
-    """Dask's loses windows and tagged outputs without an error; whichever way it is named, it is refused."""
-    for name in ("DaskRunner", "apache_beam.runners.dask.dask_runner.DaskRunner"):
-        with pytest.raises(ParameterError, match="DaskRunner loses windows"):
-            map_in_order(PARTS, double, runner=name, options={}, scratch=tmp_path)
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
+    """A machine without the files of the node cannot work on them; the error names the folder, and a way out."""
+    with pytest.raises(ParameterError, match=rf"does not see {tmp_path}.*environment_type = 'LOOPBACK'"):
+        map_in_order([FolderRemover(str(tmp_path))], str, beam=EMBEDDED, scratch=tmp_path)
+
+
+def test_the_runner_of_the_settings_is_recorded_and_not_in_the_key(tmp_path):
+    """A run on a runner makes the bytes of a run without; the next one reuses them, with any runner."""
+    lake, bench = Lake(tmp_path / "lake"), Bench(tmp_path)
+    lake.arrive(span=1)
+    ingest = ExampleGen(pattern=lake.pattern)
+    node = [ingest, StatisticsGen(examples=ingest["examples"])]
+
+    here = bench.run(*node)
+    there = bench.run(*node, beam={"runner": "FnApiRunner", "direct_num_workers": 2}, cache=False)
+    again = bench.run(*node, beam={"runner": "FnApiRunner"})
+
+    for name, output in (("ExampleGen", "examples"), ("StatisticsGen", "statistics")):
+        first, second = (only(run.executions[name], output) for run in (here, there))
+        assert first.content == second.content
+        assert first.uri != second.uri
+    assert bench.store.run("p", there.run.number).beam == {"runner": "FnApiRunner", "direct_num_workers": 2}
+    assert again.executions["StatisticsGen"].state is State.CACHED

@@ -235,6 +235,7 @@ A_RUN = Run(
     from_scratch=True,
     cause="2013-01-09T03:00",
     typed=("window=7", "data=a=b"),
+    beam={"runner": "PrismRunner", "parallelism": 2, "experiments": ["one"]},
     spans={"ads": "2013-01-05", "clicks": "2013-01"},
     exclude=("2012-12-25", "Recent=2012-12-30..2013-01-02"),
     source="flights.py:flights",

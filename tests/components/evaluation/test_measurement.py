@@ -22,6 +22,7 @@ from spanwise.components.evaluation.measurement import MOST_SLICES, EvaluationSp
 from spanwise.components.evaluation.metric import KNOWN, Metric
 from spanwise.components.evaluation.window_pass import measure_window, merge_all
 from spanwise.orchestrator import ParameterError
+from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from tests.components.flow import written
 
 ROWS = 4000
@@ -76,7 +77,10 @@ def window(folder: Path, seed: int = 1, rows_: int = ROWS) -> tuple[list, pa.Tab
     return examples, table
 
 
-def answer(examples, *, memory_rows=10**6, runner=None, options=None, scratch=TEMPORARY, **question):
+EMBEDDED = BeamSettings(runner="FnApiRunner")
+
+
+def answer(examples, *, memory_rows=10**6, beam=HERE, scratch=TEMPORARY, **question):
     wanted = {
         "label": "y",
         "predict_fn": column,
@@ -88,7 +92,7 @@ def answer(examples, *, memory_rows=10**6, runner=None, options=None, scratch=TE
     }
     asked = EvaluationSpec(schema=rows.read_schema(examples, "eval"), **wanted)
     parts = rows.list_parts(examples, "eval")
-    return measure_window(asked, parts, memory_rows=memory_rows, runner=runner, options=options or {}, scratch=scratch)
+    return measure_window(asked, parts, memory_rows=memory_rows, beam=beam, scratch=scratch)
 
 
 def same(one, other, *, within=0.0, replicates=0.0):
@@ -158,7 +162,7 @@ def spec_of(examples, **question):
 def test_beam_gives_the_same(lake, tmp_path, memory_rows):
     """On Beam, all figures are those of this process to the last bit, exact or not."""
     here = answer(lake[0], memory_rows=memory_rows)
-    beam = answer(lake[0], memory_rows=memory_rows, runner="FnApiRunner", scratch=tmp_path)
+    beam = answer(lake[0], memory_rows=memory_rows, beam=EMBEDDED, scratch=tmp_path)
 
     same(here, beam)
 
@@ -415,7 +419,7 @@ def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, m
     workers = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
 
     here = answer(lake[0], **asked)
-    there = answer(lake[0], runner="FnApiRunner", options=workers, scratch=tmp_path, **asked)
+    there = answer(lake[0], beam=BeamSettings(runner="FnApiRunner", options=workers), scratch=tmp_path, **asked)
 
     same(here, there)
 
@@ -426,4 +430,4 @@ def test_what_cannot_travel_is_told(lake, tmp_path):
         (tmp_path / "open").open("w") as file,
         pytest.raises(ParameterError, match="cannot be sent to another process"),
     ):
-        answer(lake[0], runner="FnApiRunner", scratch=tmp_path, predict_fn=lambda *_: file.write(""))
+        answer(lake[0], beam=EMBEDDED, scratch=tmp_path, predict_fn=lambda *_: file.write(""))

@@ -19,6 +19,7 @@ from spanwise.components.ingest.part import InputPart, PartWriter, write_part
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect, reader_of
 from spanwise.components.ingest.readers.custom import FunctionReader
+from spanwise.orchestrator.beam_settings import BeamSettings
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 from spanwise.pipelines.input.readers.column import Column
 
@@ -128,7 +129,7 @@ def test_rows_keep_their_order_over_files_and_parts(write, plan):
     ("runner", "options"),
     [
         ("FnApiRunner", {"direct_num_workers": 2, "direct_running_mode": "multi_threading"}),
-        ("BundleBasedDirectRunner", {}),
+        ("unverified:BundleBasedDirectRunner", {}),
     ],
 )
 def test_the_bytes_do_not_depend_on_the_runner(write, plan, runner, options):
@@ -136,7 +137,8 @@ def test_the_bytes_do_not_depend_on_the_runner(write, plan, runner, options):
     path = write("a.csv", numbered(700) + 'x,"two\nlines"\nodd\n')
     settings = {"ratios": {"train": 3, "eval": 1}, "dialect": SMALL}
     here = plan(path, rejects=str(Path(path).parent.parent / "r1"), **settings)
-    there = plan(path, rejects=str(Path(path).parent.parent / "r2"), runner=runner, runner_options=options, **settings)
+    beam = BeamSettings(runner=runner, options=options)
+    there = plan(path, rejects=str(Path(path).parent.parent / "r2"), beam=beam, **settings)
 
     ingest(here)
     ingest(there)
@@ -172,7 +174,7 @@ def test_input_splits_stay_apart_and_an_empty_one_has_a_file(write, plan):
 def test_an_unknown_runner_is_named(write, plan):
     """A runner that Beam does not know is a wrong parameter, in words."""
     with pytest.raises(ParameterError, match="NoSuchRunner"):
-        ingest(plan(write("a.csv", "a\n1\n"), runner="NoSuchRunner"))
+        ingest(plan(write("a.csv", "a\n1\n"), beam=BeamSettings(runner="unverified:NoSuchRunner")))
 
 
 def test_a_filled_destination_is_refused(write, plan, tmp_path):
@@ -210,10 +212,11 @@ import logging, sys
 from spanwise.components.ingest.example_gen import ExampleGen
 from spanwise.components.ingest.fingerprint import fingerprint
 from spanwise.components.ingest.plan import IngestPlan
+from spanwise.orchestrator.beam_settings import BeamSettings
 heavy = [name for name in ("apache_beam", "pyarrow", "numpy") if name in sys.modules]
 from spanwise.components.ingest.ingestion import ingest
 heavy += [name for name in ("apache_beam",) if name in sys.modules]
-ingest(IngestPlan(files={"all": (sys.argv[1],)}, destination=sys.argv[2], runner="FnApiRunner"))
+ingest(IngestPlan(files={"all": (sys.argv[1],)}, destination=sys.argv[2], beam=BeamSettings(runner="FnApiRunner")))
 print(heavy, logging.getLogger().handlers, sys.modules.keys() >= {"apache_beam"})
 """
     root = Path(__file__).parents[3]

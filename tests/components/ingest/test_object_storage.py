@@ -132,10 +132,12 @@ def test_the_mark_of_a_span_changes_with_its_objects(lake, pipeline):
 
 def test_a_cluster_cannot_read_the_copies(lake):
     """It is refused when the pipeline is built."""
-    with pytest.raises(
-        ParameterError, match="are copied to this machine, where the workers of beam_runner='FlinkRunner'"
-    ):
-        ExampleGen(pattern=f"{lake.url}/{{SPAN}}/*.csv", beam_runner="FlinkRunner")
+    with pytest.raises(ParameterError, match="are copied to this machine, where the workers of PrismRunner"):
+        ExampleGen(
+            pattern=f"{lake.url}/{{SPAN}}/*.csv",
+            beam_runner="PrismRunner",
+            beam_options={"environment_type": "EXTERNAL"},
+        )
 
 
 def test_a_web_servers_files_are_ingested_by_the_span_that_a_run_names(lake, trial):

@@ -15,6 +15,7 @@ from spanwise.components.statistics import statistics_gen
 from spanwise.components.statistics.span_statistics import SpanStatistics, merge
 from spanwise.components.statistics.statistics_gen import count
 from spanwise.orchestrator import ParameterError, UnreadableInput
+from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from tests.components.day import Day
 from tests.components.flow import Bench, only
 
@@ -105,7 +106,7 @@ def test_statistics_are_the_same_bytes_with_threads(split, tmp_path):
 
     alone = contents(counted(tmp_path), tmp_path / "alone")
     threads = {"direct_running_mode": "multi_threading", "direct_num_workers": 4}
-    together = contents(counted(tmp_path, runner_options=threads), tmp_path / "together")
+    together = contents(counted(tmp_path, beam=BeamSettings(options=threads)), tmp_path / "together")
 
     assert alone == together
 
@@ -117,7 +118,7 @@ def test_statistics_are_the_same_bytes_in_several_processes(split, tmp_path):
 
     alone = contents(counted(tmp_path), tmp_path / "alone")
     processes = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
-    together = contents(counted(tmp_path, runner_options=processes), tmp_path / "together")
+    together = contents(counted(tmp_path, beam=BeamSettings(options=processes)), tmp_path / "together")
 
     assert alone == together
 
@@ -144,8 +145,7 @@ def test_results_are_merged_in_the_order_of_the_parts(tmp_path):
         list(enumerate("abcdefg")),
         lambda part: [("all", {(0, part[0]): part[1]})],
         lambda a, b: a + b,
-        runner=None,
-        options={},
+        beam=HERE,
         scratch=tmp_path,
     )
 
@@ -157,7 +157,7 @@ def test_an_unknown_runner_is_named(split, tmp_path):
     split({"x": [1]})
 
     with pytest.raises(ParameterError, match="NoSuchRunner"):
-        counted(tmp_path, runner="NoSuchRunner")
+        counted(tmp_path, beam=BeamSettings(runner="unverified:NoSuchRunner"))
 
 
 def test_a_split_without_rows_has_its_columns(split, tmp_path):

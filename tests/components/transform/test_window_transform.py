@@ -36,6 +36,7 @@ from spanwise.components.transform.preprocessing import (
 from spanwise.components.transform.standalone import extract_source
 from spanwise.components.transform.window_plan import TransformPlan
 from spanwise.components.transform.window_transform import transform_window
+from spanwise.orchestrator.beam_settings import BeamSettings
 from spanwise.orchestrator.errors import ColumnsChanged, NodeFailed, ParameterError, UnreadableInput
 from tests.components.flow import written
 
@@ -538,7 +539,7 @@ def test_bad_files_and_windows_are_told(windows):
     with pytest.raises(ColumnsChanged, match="'distance' is int64 in span 1 and string in span 2"):
         transform_window(windows.plan([*days, changed]))
     with pytest.raises(ParameterError, match="Beam has no runner called 'Nowhere'"):
-        transform_window(windows.plan(days, runner="Nowhere"))
+        transform_window(windows.plan(days, beam=BeamSettings(runner="unverified:Nowhere")))
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(UnreadableInput, match=r"part-00000\.parquet"):
         transform_window(windows.plan([cut]))
@@ -558,7 +559,7 @@ def test_several_processes_give_the_same_bytes(windows):
     """A Beam runner with worker processes gives the graph and examples of the embedded one, to the byte."""
     days = [windows.span(span) for span in (1, 2, 3)]
     options = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
-    alone, together = windows.plan(days, one_phase), windows.plan(days, one_phase, runner_options=options)
+    alone, together = windows.plan(days, one_phase), windows.plan(days, one_phase, beam=BeamSettings(options=options))
 
     transform_window(alone)
     transform_window(together)

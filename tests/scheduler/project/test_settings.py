@@ -175,6 +175,42 @@ def test_the_password_is_not_in_a_refusal(folder: Path) -> None:
     assert "hidden" not in str(refused.value)
 
 
+def test_beam_is_a_table_of_its_own_names(folder: Path) -> None:
+    """The runner and Beam's options, with their types; `${NAME}` stays as it is, for the nodes to fill in."""
+    (folder / "spanwise.toml").write_text(
+        '[beam]\nrunner = "PrismRunner"\nparallelism = 2\nstreaming = false\nexperiments = ["one"]\n'
+        's3_secret_access_key = "${SECRET}"\n'
+    )
+
+    assert settings.read().beam == {
+        "runner": "PrismRunner",
+        "parallelism": 2,
+        "streaming": False,
+        "experiments": ["one"],
+        "s3_secret_access_key": "${SECRET}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('runner = "DaskRunner"', "beam: Beam's DaskRunner loses windows"),
+        ('runner = "DataflowRunner"', "write 'unverified:DataflowRunner'"),
+        ("paralelism = 2", "beam: 'paralelism' is not an option of Beam. Did you mean 'parallelism'?"),
+        ("environment_config = {command = 1}", "beam: 'environment_config' takes a text, a number"),
+        ('s3_secret_access_key = "hidden"', "beam: s3_secret_access_key holds a secret"),
+    ],
+)
+def test_wrong_settings_of_beam_are_refused(folder: Path, text: str, says: str) -> None:
+    """Before anything runs, in a sentence, and without the text of a secret."""
+    (folder / "spanwise.toml").write_text(f"[beam]\n{text}\n")
+
+    with pytest.raises(SettingsError, match=re.escape(says)) as refused:
+        settings.read()
+
+    assert "hidden" not in str(refused.value)
+
+
 def test_the_executor_is_a_table(folder: Path) -> None:
     """Its name, and that of single pipelines; what this machine has; the sizes of pools."""
     (folder / "spanwise.toml").write_text(
