@@ -42,7 +42,7 @@ def measured(python: str | None) -> Iterator[Figure]:
         file = Path(name) / "table.arrow"
         _write(file)
         pipeline = _pipeline(file)
-        ours, plain = _rates(lambda: _rows(pipeline), lambda: _streamed(file))
+        ours, plain = rates_in_turn(lambda: _rows(pipeline), lambda: _streamed(file))
         yield Figure(name="read, map, shuffle, batch 1024, prefetch", value=ours, unit="M rows/s")
         yield at_least("the same, to plain pyarrow and NumPy", ours / plain, "x", 0.7)
         yield from _autotuned(file, pipeline)
@@ -99,7 +99,7 @@ def _streamed(file: Path) -> Iterator[int]:
             yield shuffled.slice(at, BATCH).num_rows
 
 
-def _rates(*forms: Callable[[], Iterable[int]], times: int = 5) -> list[float]:
+def rates_in_turn(*forms: Callable[[], Iterable[int]], times: int = 5) -> list[float]:
     """The rate of each form in its best pass; the forms take turns, so that what else the machine does meets all."""
     found = [0.0] * len(forms)
     for _ in range(times):
@@ -116,9 +116,9 @@ def _autotuned(file: Path, pipeline: Dataset) -> Iterator[Figure]:
         for block_rows in (16_384, 32_768, 65_536)
         for ready in (0, 2)
     ]
-    rates = _rates(*(functools.partial(_rows, dataset) for dataset in by_hand), times=2)
+    rates = rates_in_turn(*(functools.partial(_rows, dataset) for dataset in by_hand), times=2)
     best = by_hand[rates.index(max(rates))]
-    tuned, hand = _rates(lambda: _rows(pipeline), lambda: _rows(best))
+    tuned, hand = rates_in_turn(lambda: _rows(pipeline), lambda: _rows(best))
     yield at_least("autotune on the table, to the best by hand", tuned / hand, "x", 0.95)
     by_hand_s, tuned_s = _steady_s(_talk(5, 10), 2.0), _steady_s(_talk(AUTOTUNE, AUTOTUNE), 7.0)
     yield Figure(name="stages of 20, 100 and 200 ms, tuned", value=tuned_s * 1000, unit="ms")
@@ -159,7 +159,7 @@ def _snapshots(file: Path, folder: Path) -> Generator[Figure, None, tuple[float,
     chunk = max((folder / "snapshot0").rglob("*.snapshot"), key=lambda path: path.stat().st_size)
     arrays = kept[0].batch(BATCH).as_numpy()
     row_bytes = sum(column.nbytes for column in next(iter(arrays)).values()) / BATCH
-    read, most = _rates(lambda: (_touched(batch) for batch in arrays), lambda: _summed(chunk, row_bytes))
+    read, most = rates_in_turn(lambda: (_touched(batch) for batch in arrays), lambda: _summed(chunk, row_bytes))
     yield Figure(name="reading it, every byte touched", value=read, unit="M rows/s")
     yield at_least("the same, to the page cache's bandwidth", read / most, "x", 0.6)
     return write, read
@@ -189,7 +189,7 @@ def _overheads(file: Path) -> Iterator[Figure]:
     idle = plain
     for _ in range(10):
         idle = idle.skip(0)
-    slower, faster = _rates(lambda: (1 for _ in idle), lambda: (1 for _ in plain))
+    slower, faster = rates_in_turn(lambda: (1 for _ in idle), lambda: (1 for _ in plain))
     cost_s = 1e-6 / slower - 1e-6 / faster
     yield at_most("an idle op, for each element", cost_s / 10 * 1e6, "us", 2)
     work = _mapped(file).shuffle(SHUFFLE, seed=1).batch(BATCH).options(optimize=False)

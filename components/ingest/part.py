@@ -6,9 +6,7 @@ that the first one in the order of the files is reported whichever worker is the
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,13 +16,14 @@ import pyarrow as pa
 from spanwise.components.beam import map_in_order
 from spanwise.components.ingest.part_files import RejectsFile, SplitFile, rejects_name
 from spanwise.components.ingest.readers import reader_of
+from spanwise.components.read_ahead import read_ahead
 from spanwise.components.row_hash import buckets, hash_rows
 from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.pipelines.input.readers.column import Misfit, join_all
 from spanwise.pipelines.input.selection import filter_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from spanwise.components.ingest.plan import IngestPlan, PartFile
     from spanwise.components.ingest.readers import Descriptor, Dialect, FormatReader, Rejected
@@ -131,7 +130,7 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
             stack.enter_context(rejects)
             batches = _read(part, writer, rejects)
             # a reader of the user's own stays in the thread that it knows
-            for read in batches if writer.reader is not None else stack.enter_context(_ahead(batches)):
+            for read in batches if writer.reader is not None else stack.enter_context(read_ahead(batches)):
                 batch = read.select(schema.names)
                 if len(files) == 1:
                     files[0].add(batch)
@@ -152,19 +151,3 @@ def _read(part: InputPart, writer: PartWriter, rejects: RejectsFile) -> Generato
     for descriptor in part.descriptors:
         reader = reader_of(descriptor.format, writer.reader, writer.renamed)
         yield from reader.read(descriptor, writer.dialect, writer.columns, rejects.add)
-
-
-@contextmanager
-def _ahead(batches: Generator[pa.RecordBatch, None, None]) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The batches, each of which is read in another thread while the one before it is written."""
-
-    def taken(upcoming: Future[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-        while (batch := upcoming.result()) is not None:
-            upcoming = pool.submit(next, batches, None)
-            yield batch
-
-    with ThreadPoolExecutor(1, "ingest-read") as pool:
-        try:
-            yield taken(pool.submit(next, batches, None))
-        finally:
-            pool.submit(batches.close).result()

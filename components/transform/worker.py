@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from spanwise.components.beam import Place as TreePlace
 from spanwise.components.beam import fold, merge_rest
+from spanwise.components.read_ahead import read_ahead
 from spanwise.components.row_blocks import BlockRun, read_blocks
 from spanwise.components.transform import standalone
 from spanwise.components.transform.analyzers import PreprocessingError
@@ -110,16 +111,13 @@ class PieceAnalyzer:
         states: dict[int, dict[TreePlace, object]] = {number: {} for number, _ in numbered}
         rows = 0
         try:
-            for block, tables in enumerate(read_blocks(task.run, roots), task.run.first):
-                parts = [_to_frame(table, roots, self.types) for table in tables]
-                frame = pl.concat(parts, rechunk=True) if len(parts) > 1 else parts[0]
-                rows += len(frame)
-                if task.probed and block == task.run.first:
-                    probe(inputs.named, frame.head(PROBED), inputs.label)
-                values = evaluate(inputs.named, frame, inputs.label)
-                for number, call in numbered:
-                    state = _accumulate(call, inputs.of(number, values))
-                    states[number] = fold((states[number], {(0, block): state}), functools.partial(_merge_two, call))
+            with read_ahead(self._evaluate(task, inputs, roots)) as evaluated:
+                for block, (count, values) in enumerate(evaluated, task.run.first):
+                    rows += count
+                    for number, call in numbered:
+                        state = _accumulate(call, inputs.of(number, values))
+                        merge = functools.partial(_merge_two, call)
+                        states[number] = fold((states[number], {(0, block): state}), merge)
             packed = {
                 number: {place: pack(calls[number], [state]) for place, state in places.items()}
                 for number, places in states.items()
@@ -129,6 +127,17 @@ class PieceAnalyzer:
         except UnreadableInput as error:
             return PieceFailure(str(error), damaged=True)
         return RunStates(rows, packed)
+
+    def _evaluate(
+        self, task: AnalysisTask, inputs: CallInputs, roots: Sequence[str]
+    ) -> Generator[tuple[int, pl.DataFrame], None, None]:
+        """For each block its rows and what the calls analyze."""
+        for block, tables in enumerate(read_blocks(task.run, roots), task.run.first):
+            parts = [_to_frame(table, roots, self.types) for table in tables]
+            frame = pl.concat(parts, rechunk=True) if len(parts) > 1 else parts[0]
+            if task.probed and block == task.run.first:
+                probe(inputs.named, frame.head(PROBED), inputs.label)
+            yield len(frame), evaluate(inputs.named, frame, inputs.label)
 
 
 class CallInputs:
@@ -216,21 +225,18 @@ class FeatureWriter:
 
     def __call__(self, task: FeatureTask) -> WrittenFeatures | PieceFailure:
         """Writes the features of a whole file, row group by row group, to a file that appears when it is whole."""
-        piece = task.piece
         graph = _graph(self.source, self.function, self.payload)
         schema = to_arrow(pl.DataFrame(schema=dict(graph.outputs))).schema
         final = Path(task.target)
         final.parent.mkdir(parents=True, exist_ok=True)
         draft = final.with_name(final.name + ".tmp")
-        columns = graph.needs() or tuple(graph.inputs)[:1]  # a feature of constants has a value for each row too
         rows = 0
         try:
-            with pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True) as writer:
-                for place, group in enumerate(piece.groups):
-                    frame = read_group(piece.path, group, columns, graph.inputs)
-                    if task.probed and not place:
-                        probe(graph.features, frame.head(PROBED))
-                    features = to_arrow(evaluate(graph.features, frame)).cast(schema).combine_chunks()
+            with (
+                pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True) as writer,
+                read_ahead(_features(task, graph, schema)) as tables,
+            ):
+                for features in tables:
                     rows += features.num_rows
                     writer.write_table(features, row_group_size=max(1, features.num_rows))
             draft.replace(final)
@@ -241,6 +247,15 @@ class FeatureWriter:
         finally:
             draft.unlink(missing_ok=True)
         return WrittenFeatures(rows)
+
+
+def _features(task: FeatureTask, graph: Preprocessor, schema: pa.Schema) -> Generator[pa.Table, None, None]:
+    """The features of each row group."""
+    columns = graph.needs() or tuple(graph.inputs)[:1]  # a feature of constants has a value for each row too
+    for place, frame in enumerate(read_groups(task.piece, columns, graph.inputs)):
+        if task.probed and not place:
+            probe(graph.features, frame.head(PROBED))
+        yield to_arrow(evaluate(graph.features, frame)).cast(schema).combine_chunks()
 
 
 @functools.lru_cache(maxsize=2)
@@ -268,18 +283,22 @@ def _to_frame(table: pa.Table, columns: Sequence[str], types: Types) -> pl.DataF
     )
 
 
-def read_group(path: str, group: int, columns: Sequence[str], types: Types) -> pl.DataFrame:
-    """Some columns of one row group, in the types of the window; what the file lacks is null.
+def read_groups(piece: FilePiece, columns: Sequence[str], types: Types) -> Iterator[pl.DataFrame]:
+    """Some columns of each row group, in the types of the window; what the file lacks is null.
 
     Raises:
         UnreadableInput: the file is missing or damaged.
     """
+    group = piece.groups[0] if piece.groups else 0
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(piece.path, page_checksum_verification=True) as file:
             known = set(file.schema_arrow.names)
             present = [name for name in columns if name in known]
-            threads = file.metadata.row_group(group).num_rows > _FEW
-            table = file.read_row_group(group, columns=present, use_threads=threads)
+            for group in piece.groups:
+                threads = file.metadata.row_group(group).num_rows > _FEW
+                table = file.read_row_group(group, columns=present, use_threads=threads)
+                yield _to_frame(table, columns, types)
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableInput(f"{path}: row group {group} is unreadable ({error}). Ingest its span again.") from error
-    return _to_frame(table, columns, types)
+        raise UnreadableInput(
+            f"{piece.path}: row group {group} is unreadable ({error}). Ingest its span again."
+        ) from error

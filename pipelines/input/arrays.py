@@ -184,7 +184,9 @@ def _as_lists(values: NDArray[Any]) -> Any:
     inner = as_column(values.reshape(rows * size, *values.shape[2:]))
     if not size:  # Arrow's own function would divide by it
         return pa.Array.from_buffers(pa.list_(inner.type, 0), rows, [None], children=[inner])
-    gone: Any = np.ma.getmaskarray(values).reshape(rows, -1).all(axis=1) if values.size else np.zeros(rows, bool)
+    if not isinstance(values, np.ma.MaskedArray) or not values.size:
+        return pa.FixedSizeListArray.from_arrays(inner, size)
+    gone: Any = np.ma.getmaskarray(values).reshape(rows, -1).all(axis=1)
     return pa.FixedSizeListArray.from_arrays(inner, size, mask=pa.array(gone) if gone.any() else None)
 
 
