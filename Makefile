@@ -78,11 +78,11 @@ chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of 
 	SPANWISE_TEST_CHAOS=200 SPANWISE_TEST_LEASES=20000 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
 	    tests/scenario/test_service_chaos.py tests/pipelines/input/service/dispatcher/test_leasing.py
 
-# Hosts are network namespaces, which root makes; PostgreSQL and libfaketime are Debian's.
+# Hosts are network namespaces, which root makes; PostgreSQL is Debian's.
 test-hosts: $(VENV)/.dev  ## Run schedulers on two hosts with one database, and kill, stop, cut off and misdate them
-	@{ ls /usr/lib/postgresql/*/bin/postgres /usr/lib/*/faketime/libfaketime.so.1 && command -v ip; } >/dev/null 2>&1 || \
-	    { echo "Installing PostgreSQL, libfaketime and iproute2"; \
-	    apt-get install --yes --no-install-recommends postgresql libfaketime iproute2 >/dev/null; }
+	@{ ls /usr/lib/postgresql/*/bin/postgres && command -v ip && command -v cc; } >/dev/null 2>&1 || \
+	    { echo "Installing PostgreSQL, iproute2 and a C compiler"; \
+	    apt-get install --yes --no-install-recommends postgresql iproute2 gcc libc6-dev >/dev/null; }
 	SPANWISE_TEST_HOSTS=1 $(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/scenario/test_hosts.py
 
 # Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.

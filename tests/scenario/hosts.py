@@ -2,7 +2,7 @@
 
 A host is a network, a name and a process namespace, so that a process of one is on another machine to the others. The
 bridge is in the namespace of the test, which thereby reaches what hosts serve, and they reach what it serves. Needs
-root, `ip`, `unshare`, and libfaketime for hosts whose clock is wrong.
+root, `ip`, `unshare`, and a C compiler for hosts whose clock is wrong.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ from pathlib import Path
 from tests.scenario.processes import environment, kill
 
 NETWORK = "10.77.0"
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+CLOCK = Path(__file__).with_name("ahead.c")
 
 
 def missing():
     """What hosts cannot be made without, in words; empty if nothing is missing."""
     if os.geteuid() != 0:
         return "hosts are namespaces, which only root makes"
-    wanted = [name for name in ("ip", "unshare") if shutil.which(name) is None]
-    return f"no {' and no '.join(wanted)}" if wanted else "" if FAKETIME else "no libfaketime"
+    wanted = [name for name in ("ip", "unshare", "cc") if shutil.which(name) is None]
+    return f"no {' and no '.join(wanted)}" if wanted else ""
 
 
 def ip(*words):
@@ -35,7 +35,9 @@ def ip(*words):
 class Bridge:
     """A network with an address of its own, `address`, until it is closed."""
 
-    def __init__(self):
+    def __init__(self, folder):
+        self.clock = folder / "ahead.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.clock, CLOCK, "-ldl"], check=True)
         self.name = f"sw{uuid.uuid4().hex[:6]}"
         self.address = f"{NETWORK}.1"
         self.hosts = []
@@ -62,14 +64,7 @@ class Host:
         self.name = f"{bridge.name}h{number}"
         self.port = f"{bridge.name}p{number}"
         self.mark = f"SPANWISE_TEST_MARK={uuid.uuid4().hex}"
-        self._ahead = {}
-        if ahead_s:
-            self._ahead = {
-                "LD_PRELOAD": str(FAKETIME),
-                "FAKETIME": f"{ahead_s:+d}s",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "FAKETIME_NO_CACHE": "0",
-            }
+        self._ahead = {"LD_PRELOAD": str(bridge.clock), "SPANWISE_TEST_AHEAD_S": str(ahead_s)} if ahead_s else {}
         self._started = []
         ip("netns", "add", self.name)
         ip("link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", self.name)

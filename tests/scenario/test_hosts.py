@@ -98,7 +98,7 @@ def programs():
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, programs):
-    bridge = hosts.Bridge()
+    bridge = hosts.Bridge(tmp_path)
     with postgresql.serve(programs, bridge.address) as url:
         place = Shared(tmp_path, monkeypatch, bridge, url)
         try:
