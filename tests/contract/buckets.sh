@@ -21,7 +21,8 @@ shift
 place=$(mktemp -d)
 s3_pid='' az_pid=''
 stop() {
-    for pid in $s3_pid $az_pid; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null; done
+    # Not asked to end: one that waits for a connection, or whose exit code is not 0, would end this script here.
+    for pid in $s3_pid $az_pid; do kill -9 "$pid" 2>/dev/null || :; wait "$pid" 2>/dev/null || :; done
     rm -rf "$place"
 }
 trap stop EXIT

@@ -25,7 +25,7 @@ chmod 755 "$place"
 mysql_pid='' postgresql_pid=''
 
 stop() {
-    for pid in $mysql_pid $postgresql_pid; do kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null; done
+    for pid in $mysql_pid $postgresql_pid; do kill "$pid" 2>/dev/null || continue; wait "$pid" 2>/dev/null || :; done
     rm -rf "$place"
 }
 trap stop EXIT
