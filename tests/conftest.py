@@ -1,9 +1,8 @@
 """What holds for all tests."""
 
-import ctypes
-import gc
 import os
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -12,10 +11,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from spanwise.orchestrator import process
+from tests import warm
 
 # Without bytecode each of thousands of processes compiles what it imports, which takes three times as long.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Stores and artifacts are synced many thousand times, which a folder in memory does at once. What a kill leaves is the
+# same there, and what passes is removed.
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 2 << 30
+if MEMORY.is_mount() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The background of a script ignores SIGINT, and nohup SIGHUP; tests send both, to us and to what inherits from us.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -82,24 +88,5 @@ def pytest_runtest_teardown(item):
 
 
 def pytest_collection_finish():
-    """Keeps the garbage collector off what every test shares: it need not be searched, nor copied by each fork."""
-    gc.collect()
-    gc.freeze()
-    if sys.platform == "linux":
-        _collapse_pages()
-
-
-def _collapse_pages():
-    """Moves this process's memory to huge pages where the kernel can (Linux 6.1): a fork copies a table of all pages.
-
-    With every test imported that table has 60,000 lines, which cost 28 ms of processor time in each fork; a run of
-    five nodes has seven.
-    """
-    size, collapse = 2 << 20, 25  # MADV_COLLAPSE
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if found := re.fullmatch(r"(\w+)-(\w+) rw-p \S+ 00:00 0\s*(?:\[heap\])?", line):
-            start, end = (int(address, 16) for address in found.groups())
-            for at in range(-(-start // size) * size, end - size + 1, size):
-                madvise(at, size, collapse)  # one that is refused stays as it is
+    """A fork need not search nor copy what every test shares."""
+    warm.settle()

@@ -8,12 +8,14 @@ look at ids, parents or what is imported start a cold one.
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
 import logging
 import os
 import pkgutil
+import re
 import runpy
 import selectors
 import signal
@@ -206,8 +208,27 @@ def load():
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(name)
     root.removeHandler(quiet)
+    settle()
+
+
+def settle():
+    """Keeps the garbage collector off what is loaded, and moves this process's memory to huge pages where it can.
+
+    What is frozen need neither be searched nor copied by each fork. A fork copies the table of all pages; with every
+    test imported that has 60,000 lines, which cost 28 ms of processor time. Huge pages come with Linux 6.1.
+    """
     gc.collect()
     gc.freeze()
+    if sys.platform != "linux":
+        return
+    size, collapse = 2 << 20, 25  # MADV_COLLAPSE
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if found := re.fullmatch(r"(\w+)-(\w+) rw-p \S+ 00:00 0\s*(?:\[heap\])?", line):
+            start, end = (int(address, 16) for address in found.groups())
+            for at in range(-(-start // size) * size, end - size + 1, size):
+                madvise(at, size, collapse)  # one that is refused stays as it is
 
 
 if __name__ == "__main__":
