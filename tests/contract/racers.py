@@ -1,6 +1,5 @@
 """What the racing processes do. Each opens the store at the url for itself."""
 
-import multiprocessing
 from dataclasses import replace
 
 from spanwise.orchestrator.mlmd import open_store
@@ -8,15 +7,13 @@ from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import AlreadyClaimed, Claim
 from spanwise.orchestrator.verdict import Verdict, append
 from tests.contract.records import EXAMPLES, MODELS, begin, examples, model, publish_one
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["spanwise.orchestrator.mlmd.store", __name__])
+from tests.forkserver import FORKS
 
 
 def race(count, target, *arguments):
     """Runs `target(barrier, *arguments)` in `count` processes and returns what each returned."""
-    barrier, answers = _processes.Barrier(count), _processes.Queue()
-    racers = [_processes.Process(target=_answer, args=(answers, target, barrier, *arguments)) for _ in range(count)]
+    barrier, answers = FORKS.Barrier(count), FORKS.Queue()
+    racers = [FORKS.Process(target=_answer, args=(answers, target, barrier, *arguments)) for _ in range(count)]
     for racer in racers:
         racer.start()
     found = [answers.get(timeout=120) for _ in racers]
@@ -29,7 +26,7 @@ def race(count, target, *arguments):
 
 def start(target, *arguments):
     """Starts one process that is to be killed."""
-    process = _processes.Process(target=target, args=arguments, daemon=True)
+    process = FORKS.Process(target=target, args=arguments, daemon=True)
     process.start()
     return process
 

@@ -3,7 +3,6 @@
 import atexit
 import functools
 import itertools
-import multiprocessing
 import time
 
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
@@ -11,10 +10,9 @@ from spanwise.pipelines.input.service.wire.config import DispatcherConfig, Worke
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
 from spanwise.pipelines.input.snapshot.element_types import register_type
 from tests.contract.shapes import Pair, Ride, Whole, whole
+from tests.forkserver import FORKS
 from tests.pipelines.input.service.servers import free_ports, listed
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__])
 _numbers = itertools.count()
 for _kind in (Pair, Ride, Whole):
     register_type(_kind)

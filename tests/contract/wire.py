@@ -9,6 +9,8 @@ import socket
 import threading
 from urllib.parse import urlsplit
 
+from tests.forkserver import FORKS
+
 
 class Wire:
     """The near end: `url` leads through it to the server."""
@@ -16,8 +18,7 @@ class Wire:
     def __init__(self, url):
         parts = urlsplit(url)
         self._orders, theirs = multiprocessing.Pipe()
-        processes = multiprocessing.get_context("forkserver")
-        self._process = processes.Process(target=_serve, args=(theirs, parts.hostname, parts.port), daemon=True)
+        self._process = FORKS.Process(target=_serve, args=(theirs, parts.hostname, parts.port), daemon=True)
         self._process.start()
         self.url = url.replace(f":{parts.port}/", f":{self._orders.recv()}/")
 

@@ -1,6 +1,5 @@
 """A data service as processes: servers that are killed and started again, consumers that write down what they get."""
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -9,18 +8,13 @@ import time
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.client import distribute as _loaded_before_the_forks  # noqa: F401
-from spanwise.pipelines.input.service.dispatcher import dispatcher as _too  # noqa: F401
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.service.worker import worker as _and_this  # noqa: F401
-from spanwise.scheduler.cli import service as _and_these  # noqa: F401  commands
 from spanwise.scheduler.main import main
+from tests.forkserver import FORKS
 from tests.pipelines.input.service.servers import free_ports
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__])
 END = "end"
 LATE = "was read to its end"  # the dispatcher's words to who joins a finished job
 

@@ -1,7 +1,6 @@
 """A dataset with a snapshot, and passes over it in processes that can be killed."""
 
 import itertools
-import multiprocessing
 import os
 import sys
 import threading
@@ -12,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input import dataset as _loaded_before_the_forks  # noqa: F401
 from spanwise.pipelines.input.snapshot import split_writer
+from tests.forkserver import FORKS
 
 ROWS = 60_000
 BLOCK_ROWS = 2_000
@@ -23,8 +22,6 @@ SOON_S = 300.0
 CHANGES = {"os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir"}
 EXPIRY_S = 1
 pause_s = 0.0
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__])
 
 
 def add_fare(batch: pa.RecordBatch) -> pa.RecordBatch:
