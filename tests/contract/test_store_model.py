@@ -1,6 +1,7 @@
 """The store against its double: after any history of writes, both answer every question alike."""
 
 import contextlib
+import os
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,6 +15,8 @@ from tests.contract.conftest import Clock, Place
 from tests.contract.records import examples, model, without_ids
 
 pytestmark = pytest.mark.slow
+
+HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "30"))  # the long form: 2000
 
 PIPELINES, NODES, KEYS = ("a", "b"), ("Gen", "Train"), ("examples", "model")
 NAMES = "pqrst"
@@ -141,7 +144,7 @@ START = [("begin_run", "a", ()), ("begin_run", "b", ()), ("begin", "a", 1, "Gen"
 
 @given(writes=st.lists(write, min_size=10, max_size=40), reopened=st.integers(0, 25))
 @settings(
-    max_examples=100,
+    max_examples=HISTORIES,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 
 import pytest
 
@@ -113,8 +113,12 @@ class Round:
 
 
 def elements_of(parts):
-    there = splits_of(inputs.range(ELEMENTS).op)
-    return {element for split, first, end in parts for element in list(inputs.Dataset(there.part(split)))[first:end]}
+    return {element for split, first, end in parts for element in elements_of_split(split)[first:end]}
+
+
+@cache
+def elements_of_split(split):
+    return list(inputs.Dataset(splits_of(inputs.range(ELEMENTS).op).part(split)))
 
 
 def check_acknowledged(round_):

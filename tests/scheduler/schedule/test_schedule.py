@@ -26,7 +26,7 @@ from spanwise.scheduler.schedule.span_rule import (
 from spanwise.scheduler.schedule.ticks import Tick, jitter_of, latest, span_of, starts, ticks
 from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
-EXPRESSIONS = int(os.environ.get("SPANWISE_TEST_CRON", "250"))  # the full form: 20000
+EXPRESSIONS = int(os.environ.get("SPANWISE_TEST_CRON", "100"))  # the full form: 20000
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
