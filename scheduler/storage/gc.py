@@ -228,7 +228,11 @@ def _decide(
     marks = _marks(context, [d.artifact for d in first if d.removes])
     kept = [d.artifact for d in first if not d.removes or d.artifact.id in marks]
     companions = _companions(context.store, [a for a in kept if a.kind == Model.kind])
-    decisions = decide_retention(artifacts, retention, now, known_reasons={**uses, **marks}, companions=companions)
+    if marks or companions:
+        known = {**uses, **marks}
+        decisions = decide_retention(artifacts, retention, now, known_reasons=known, companions=companions)
+    else:
+        decisions = first
     return sorted(decisions, key=lambda decision: decision.artifact.id)
 
 
