@@ -127,7 +127,7 @@ class NodeServer:
             self._selector.register(source, selectors.EVENT_READ)
 
     def _import_one(self, module: str) -> None:
-        """Imports a module while idle; children import what is still missing."""
+        """Imports a module; children import what is still missing."""
         self._preload.tried.add(module)
         logging.disable()  # what a library logs at import belongs in the log of a node
         gc.disable()  # an import makes next to no garbage
@@ -165,8 +165,10 @@ class NodeServer:
             self._preload.spare(rest[0])
             return
         if what == "start":
-            self._fork(rest[0], reduction.recv_handle(self._control))
-            self._preload.expect(rest[0].node)
+            line = reduction.recv_handle(self._control)
+            for module in self._preload.list_missing(rest[0].node):
+                self._import_one(module)  # once, for this node and for those after it
+            self._fork(rest[0], line)
             return
         job, grace_s = rest
         for pid, worker in self._workers.items():

@@ -22,13 +22,17 @@ class Preload:
         """A node has reused a result."""
         self._coming.pop(node, None)
 
-    def expect(self, node: str) -> None:
-        """A node starts, perhaps after an earlier run has spared it, so that its modules come first."""
+    def list_missing(self, node: str) -> list[str]:
+        """What a node that starts needs, perhaps although it was spared in an earlier run."""
         if node in self._by_node:
-            self._coming = {node: None, **self._coming}
+            self._coming[node] = None
+        return [module for module in self._by_node.get(node, ()) if self._is_missing(module)]
 
     def next_module(self) -> str | None:
         """The next module to import; None when all are there that can be."""
         nodes = (module for node in self._coming for module in self._by_node[node])
         modules = (*nodes, *(self._shared if self._coming else ()))
-        return next((each for each in modules if each not in self.tried and each not in sys.modules), None)
+        return next(filter(self._is_missing, modules), None)
+
+    def _is_missing(self, module: str) -> bool:
+        return module not in self.tried and module not in sys.modules

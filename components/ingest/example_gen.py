@@ -73,6 +73,7 @@ class ExampleGen(Component):
         "pyarrow.parquet",
         "spanwise.components.ingest.ingestion",
         "spanwise.pipelines.input.readers.delimited",
+        "pandas",  # which pyarrow imports when rows are hashed, where it is installed
     )
     prepared: ClassVar = ("files", "stamp", "span", "version", "fingerprint", "previous", "compare", "revisions")
     hints: ClassVar = ("revisions", "stamp", *BEAM_PARAMETERS)  # they decide whether there is a result, never which

@@ -63,6 +63,7 @@ class StatisticsGen(Component):
 
     preload: ClassVar = (
         "pyarrow.parquet",
+        "pandas",  # which pyarrow imports when it converts the first column, where it is installed
         "spanwise.components.beam",
         "spanwise.components.statistics.span_statistics",
     )
