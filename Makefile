@@ -93,7 +93,7 @@ pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in doc
 	$(BIN)/python docs/_pictures.py
 
 # Slurm is Debian's: slurmd keeps jobs in cgroups, for which it has to be root.
-test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, workers of the data service on Ray and Dask, and data work on Prism; needs go
+test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, workers of the data service on Ray and Dask, and data work on Prism and Flink; needs go, mvn and java
 	@command -v slurmd munged >/dev/null || { echo "Installing Slurm"; \
 	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; } || \
 	    { echo "There is no Slurm, and apt-get could not install it: apt-get install slurmctld slurmd slurm-client munge" >&2; exit 1; }

@@ -72,8 +72,8 @@ def expected(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def engine(request):
-    with start(request.param) as options:
+def engine(request, tmp_path_factory):
+    with start(request.param, tmp_path_factory.mktemp(request.param)) as options:
         yield options
 
 
