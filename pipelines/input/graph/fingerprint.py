@@ -8,6 +8,7 @@ comes after the op, nor in which order the graph was built.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -68,8 +69,13 @@ def of_graph(op: Op, *, files_by: FilesBy = "mtime") -> str:
             done[id(each)] = _of_step(each, [of(one) for one in _below(each)], files_by)
         return done[id(each)]
 
-    version = fingerprint.versions(["spanwise"])["spanwise"]
-    return fingerprint.digest("dataset", version, of(op))
+    return fingerprint.digest("dataset", _own_version(), of(op))
+
+
+@functools.cache
+def _own_version() -> str:
+    """That of the code in this process, whatever is installed meanwhile."""
+    return fingerprint.versions(["spanwise"])["spanwise"]
 
 
 def with_options(graph: str, op: Op, options: Options) -> str:

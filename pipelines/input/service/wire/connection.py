@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import platform
 import socket
@@ -70,8 +71,9 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{getpid()}"
 
 
-def environment() -> dict[str, str]:
-    """The versions that must be equal where a graph is pickled and where it runs."""
+@functools.cache
+def environment() -> Mapping[str, str]:
+    """The versions that must be equal where a graph is pickled and where it runs: of what this process has loaded."""
     return {"python": ".".join(platform.python_version_tuple()[:2]), **versions(_LIBRARIES)}
 
 

@@ -1,11 +1,12 @@
 """How datasets travel: what a worker needs to have."""
 
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
 
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, pack_graph
+from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, id_of, pack_graph
 
 PIPELINE = """
 LIMIT = 3
@@ -42,3 +43,14 @@ def test_functions_of_a_pipeline_file_travel_with_their_code(tmp_path, monkeypat
 
     found = subprocess.run([sys.executable, "-c", WORKER], input=content, capture_output=True, check=True)
     assert found.stdout == b"[3, 4, 5] False\n"
+
+
+def test_versions_are_those_that_this_process_has_loaded(monkeypatch):
+    """They are read once: for each of a thousand consumers that would take longer than all the rest of joining."""
+    graph = ShippedGraph.of(inputs.range(3))
+    content = pack_graph(graph)
+    known = id_of(graph.op, graph.options, content)
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "of another one, installed meanwhile")
+
+    assert pack_graph(graph).partition(b"\n")[0] == content.partition(b"\n")[0]
+    assert id_of(graph.op, graph.options, content) == known
