@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ from spanwise.components.evaluation.sorted_runs import SortedRuns
 RUN_ROWS = 1 << 18
 """About so many rows of a model are sorted in memory at once."""
 
-WEIGHTS = 1 << 17
+WEIGHTS = 1 << 18
 """The number of weights at once, or four replicates of a piece: so few that they stay in a processor's cache."""
 
 MOST_OCCURRING = 1_000_000
@@ -233,9 +233,19 @@ class _SliceSums:
         }
         self._areas = AreaSums((name for name in spec.names if name in metrics.AREAS), self._shape[::-1])
 
-    def choose(self, rows: ScoredRows, slices: Whole, *, replicates: bool) -> _SlicedRows | None:
-        """The rows of the slices that have replicates, or of all, in the order of the piece; None without any."""
-        places = np.flatnonzero((slices >= 0) & (slices < (self._large if replicates else self._shape[0])))
+    def choose(self, rows: ScoredRows, slices: Whole) -> _SlicedRows | None:
+        """The rows of the slices, in the order of the piece; None without any."""
+        return self._choose(rows, slices, self._shape[0])
+
+    def choose_large(self, rows: ScoredRows, slices: Whole, every: _SlicedRows | None) -> _SlicedRows | None:
+        """The same of the slices that have replicates, with levels that are precise enough for these."""
+        chosen = every if self._large == self._shape[0] else self._choose(rows, slices, self._large)
+        if chosen is None or chosen.levels is None:
+            return chosen
+        return replace(chosen, levels=metrics.coarsen(chosen.levels, self._rows, LEVELS))
+
+    def _choose(self, rows: ScoredRows, slices: Whole, most: int) -> _SlicedRows | None:
+        places = np.flatnonzero((slices >= 0) & (slices < most))
         if not places.size:
             return None
         numbers = slices[places]
@@ -246,8 +256,6 @@ class _SliceSums:
         sizes = sizes[present]
         chosen = rows.take(places, np.cumsum(sizes) - sizes)
         levels = metrics.levels(chosen) if any(name in metrics.AREAS for name in self._spec.names) else None
-        if levels is not None and replicates:  # precise enough to estimate how far the figure varies
-            levels = metrics.coarsen(levels, self._rows, LEVELS)
         terms = metrics.terms(self._spec.names, chosen)
         return _SlicedRows(rows=chosen, places=places, slices=present, terms=terms, levels=levels)
 
@@ -326,8 +334,9 @@ def _add_rows(
     is_tie: bool = False,
 ) -> None:
     """Adds rows to the sums of each slicing; `groups` has the slice of each row, by slicing."""
-    for first, last in ((0, 1), (1, 1 + spec.replicates)):
-        chosen = [each.choose(rows, slices, replicates=first > 0) for each, slices in zip(sums, groups, strict=True)]
+    every = [each.choose(rows, slices) for each, slices in zip(sums, groups, strict=True)]
+    large = [each.choose_large(rows, slices, some) for each, slices, some in zip(sums, groups, every, strict=True)]
+    for first, last, chosen in ((0, 1, every), (1, 1 + spec.replicates, large)):
         if not any(chosen):
             continue
         # the weights of a row are drawn once, whatever slices it is in

@@ -15,7 +15,7 @@ from spanwise.components.evaluation.exact_rows import ExactRows
 from spanwise.components.evaluation.metrics import ScoredRows, Whole
 from spanwise.components.evaluation.scored_parts import STRIDE, finite_scores
 
-PIECE_ROWS = 1 << 15
+PIECE_ROWS = 1 << 16
 """About so many rows are given at once: what is computed of them, with replicates, stays in a processor's cache."""
 
 _BUFFER_ROWS = 1 << 18
@@ -108,7 +108,8 @@ class SortedRuns:
         numbers = np.searchsorted(self._cuts, records["score"], side="left")
         order = np.argsort(numbers.astype(np.int16), kind="stable")  # by radix: a run in 2**15 would not fit on a disk
         found, firsts = np.unique(numbers[order], return_index=True)
-        for number, part in zip(found.tolist(), np.split(records[order], firsts[1:]), strict=True):
+        ordered = records.view(f"V{self._type.itemsize}")[order]  # whole records, not field by field
+        for number, part in zip(found.tolist(), np.split(ordered, firsts[1:]), strict=True):
             with self._file(number).open("ab") as file:
                 part.tofile(file)
 
