@@ -57,11 +57,14 @@ DOORS = {
     "uvicorn": ["spanwise.scheduler.web"],
 }
 
-#: Libraries that users bring, and the modules that give elements to them.
+#: Libraries that users bring, and the modules that give elements to them; and the half of pydantic in which its hooks
+#: are written.
 BROUGHT = {library: ["spanwise.pipelines.input.sinks"] for library in ("jax", "tensorflow", "torch")}
 BROUGHT["torch"].append("spanwise.pipelines.input.torch_dataset")
 BROUGHT["jax"] += ["spanwise.pipelines.input.jax_arrays", "spanwise.pipelines.input.orbax"]
 BROUGHT["orbax"] = ["spanwise.pipelines.input.orbax"]
+BROUGHT["tensorflow"].append("spanwise.pipelines.input.tf_dataset")
+BROUGHT["pydantic_core"] = ["spanwise.components.training.elastic.job"]
 
 #: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
 HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]

@@ -37,7 +37,7 @@ _NUMBERS: Final = "?bBhHiIlLqQefdFD"  # NumPy's letters for the types that Tenso
 _RANKS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 
-class _Unknown(Exception):
+class _NotKnownYet(Exception):
     """What the elements are is only known when one was made."""
 
 
@@ -69,7 +69,7 @@ def make_dataset(dataset: Flow, signature: Signature | None = None) -> Any:
 def _find_signature(dataset: Flow) -> Signature:
     try:
         return _of_spec(dataset.spec)
-    except _Unknown:
+    except _NotKnownYet:
         with dataset.iterator(epoch=0) as elements:
             for first in elements:
                 return _of_value(convert_arrays(first))
@@ -91,7 +91,7 @@ def _of_spec(spec: ElementSpec) -> Signature:
         case Structure(names=names, parts=parts):
             return _structure(spec.kind, names, map(_of_spec, parts))
         case Unknown() | Table() | BatchSpec() | RaggedSpec():
-            raise _Unknown
+            raise _NotKnownYet
     raise DatasetError(f"to_tf: TensorFlow has no tensors for {spec}, which the elements have. {_CHANGE}")
 
 
