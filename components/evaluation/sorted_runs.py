@@ -24,7 +24,7 @@ Records = NDArray[np.void]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class SortedPiece:
     """Rows in the order of their scores."""
 
     rows: ScoredRows  #: as one group
@@ -65,7 +65,7 @@ class SortedRuns:
         if self._buffered >= _BUFFER_ROWS:
             self._flush()
 
-    def read(self) -> Iterator[Run]:
+    def read(self) -> Iterator[SortedPiece]:
         """The rows, from the greatest score down, in runs that are sorted; a file is removed when it was read."""
         self._flush()
         for number in reversed(range(len(self._cuts) + 1)):
@@ -84,7 +84,7 @@ class SortedRuns:
                 yield from self._sort(records, is_tie=bool(is_tie))
             file.unlink()
 
-    def _sort(self, records: Records, *, is_tie: bool) -> Iterator[Run]:
+    def _sort(self, records: Records, *, is_tie: bool) -> Iterator[SortedPiece]:
         order = np.argsort(np.ascontiguousarray(records["score"]))
         columns = {name: np.ascontiguousarray(records[name])[order] for name in records.dtype.names or ()}
         cuts = [0, *([] if is_tie else _cut_between(columns["score"])), len(records)]
@@ -98,7 +98,7 @@ class SortedRuns:
                 weights=some.get("weight"),
             )
             groups = [some[f"group {number}"] for number in range(self._slicings)]
-            yield Run(rows=rows, ids=some["id"], groups=groups, is_tie=is_tie)
+            yield SortedPiece(rows=rows, ids=some["id"], groups=groups, is_tie=is_tie)
 
     def _flush(self) -> None:
         if not self._buffer:

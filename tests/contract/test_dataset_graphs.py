@@ -25,7 +25,7 @@ from tests.contract.shapes import whole
 from tests.contract.test_dataset_law import decoded, encoded
 from tests.pipelines.input.service.consumers import Consumers
 
-GRAPHS = int(os.environ.get("SPANWISE_TEST_GRAPHS", "60"))  # 20,000 in the long form
+GRAPHS = int(os.environ.get("SPANWISE_TEST_GRAPHS", "200"))  # 20,000 in the long form
 RARELY = 3 if GRAPHS <= 200 else 0  # one of how many, beside the first, starts a process
 BLOCK_ROWS = [1, 3, 1024]
 
