@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.arrays import as_arrays
+from spanwise.pipelines.input.arrays import as_array, as_arrays
 from spanwise.pipelines.input.element import UNKNOWN, ArraySpec, BatchSpec, Spec, Structure
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 
@@ -38,8 +38,8 @@ def array_specs(batch: BatchSpec) -> Spec:
     parts: list[Spec] = []
     for field in batch.schema:
         flat = pa.types.is_primitive(field.type)
-        dtype = field.type.to_pandas_dtype() if flat else object
-        name = getattr(dtype, "__name__", str(dtype))
+        # of an empty column: `to_pandas_dtype` wants pandas, which may be missing
+        name = as_array(pa.array([], field.type)).dtype.name if flat else "object"
         parts.append(ArraySpec(name, (batch.rows,)) if not pa.types.is_nested(field.type) else UNKNOWN)
     return Structure(dict, tuple(batch.schema.names), tuple(parts))
 
