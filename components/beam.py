@@ -118,6 +118,14 @@ def _keep_root_logger() -> Iterator[None]:
         root.removeHandler(quiet)
 
 
+def _renew_threads() -> None:
+    """Beam hands work to threads that wait since earlier work; in a fork these are gone, and it would wait for ever."""
+    pool = import_module("apache_beam.utils.thread_pool_executor").shared_unbounded_instance()
+    threads = list(pool._workers)  # noqa: SLF001  there is no other way to them
+    if threads and not any(thread.is_alive() for thread in threads):
+        pool.__init__()
+
+
 def _run(
     parts: Sequence[object],
     work: Callable[[ModuleType, Any], Any],  # Beam has no types
@@ -129,6 +137,7 @@ def _run(
     with _keep_root_logger(), tempfile.TemporaryDirectory(dir=scratch) as folder:
         lib = import_module("apache_beam")
         options_module = import_module("apache_beam.options.pipeline_options")
+        _renew_threads()
         logging.getLogger("apache_beam").setLevel(logging.WARNING)  # it logs each cache and worker that it creates
         # flags=[]: by default Beam reads the command line of this process
         options = options_module.PipelineOptions(flags=[], **beam.fill())

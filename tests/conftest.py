@@ -2,10 +2,8 @@
 
 import os
 import re
-import shutil
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,12 +14,6 @@ from tests import warm
 # Without bytecode each of thousands of processes compiles what it imports, which takes three times as long.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-# Stores and artifacts are synced many thousand times, which a folder in memory does at once. What a kill leaves is the
-# same there, and what passes is removed.
-MEMORY, ROOM_BYTES = Path("/dev/shm"), 2 << 30
-if MEMORY.is_mount() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # The background of a script ignores SIGINT, and nohup SIGHUP; tests send both, to us and to what inherits from us.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -91,6 +91,25 @@ print("apache_beam" in sys.modules)
     assert ran.stdout.split() == [str(sum(range(parts))), str(beam)]
 
 
+def test_a_process_forked_from_one_that_has_used_beam_uses_it_too(tmp_path):
+    """As nodes are, of a notebook whose user has run Beam: its idle threads are not in the fork."""
+    program = f"""
+import os, signal
+from pathlib import Path
+from spanwise.components.beam import map_in_order
+from spanwise.orchestrator.beam_settings import BeamSettings
+def work():
+    return map_in_order([1, 2], str, beam=BeamSettings(runner="FnApiRunner", options={{"direct_num_workers": 2}}), scratch=Path({str(tmp_path)!r}))
+assert work() == ["1", "2"]
+if os.fork() == 0:
+    signal.alarm(30)
+    os._exit(work() != ["1", "2"])
+assert os.wait()[1] == 0
+"""
+
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path.cwd())
+
+
 def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     """A machine without the files of the node cannot work on them; the error names the folder, and a way out."""
     with pytest.raises(ParameterError, match=rf"does not see {tmp_path}.*environment_type = 'LOOPBACK'"):
