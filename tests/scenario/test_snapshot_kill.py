@@ -28,7 +28,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(tmp_path):
     changes = write_until(tmp_path / "measured", now=0, change=NEVER)
     kills = met = reused = round_ = 0
 
-    while kills < KILLS:
+    while kills < KILLS or not reused:
         round_ += 1
         path, now = tmp_path / str(round_), 0
         for _ in range(dice.choice([1, 1, 2, 3])):  # the second is killed while it reuses what the first has left
