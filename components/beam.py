@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
 
-from spanwise.orchestrator.beam_settings import EMBEDDED_RUNNER, BeamSettings, bare_runner, check_beam
+from spanwise.orchestrator.beam_settings import EMBEDDED_RUNNER, HERE, BeamSettings, bare_runner, check_beam
 from spanwise.orchestrator.errors import ParameterError
 
 log = logging.getLogger("spanwise.beam")
@@ -104,7 +104,7 @@ def merge_in_order(
 
 
 def _stays_here(parts: Sequence[object], beam: BeamSettings) -> bool:
-    return not parts or (beam.runner is None and not beam.options and len(parts) <= MOST_PARTS_HERE)
+    return not parts or (beam == HERE and len(parts) <= MOST_PARTS_HERE)
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def check_beam(beam: BeamSettings) -> None:
     """
     if beam.runner is not None:
         _check_runner(beam.runner)
-    known = option_names()
+    known = option_names() if beam.options else frozenset()  # which reads a source of Beam's
     for name, value in beam.options.items():
         if name not in known and known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
