@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
 from spanwise.orchestrator.storage.bucket import StorageBucket
+from spanwise.orchestrator.storage.ranged_file import RangedFile
 
 PIECE_BYTES = 256 << 10
 
@@ -41,40 +40,20 @@ def read_log(bucket: StorageBucket, key: str, start: int, most_bytes: int | None
     return b"".join(pieces)
 
 
-class LogFile(io.RawIOBase):
+class LogFile(RangedFile):
     """A log as a file, of which the pieces are fetched that are read; as long as it was when it was opened."""
 
     def __init__(self, bucket: StorageBucket, key: str) -> None:
+        super().__init__(sum(info.size_bytes for info in bucket.list(key)))
         self._bucket = bucket
         self._key = key
-        self._at = 0
         self._piece = (-1, b"")
-        self.size_bytes = sum(info.size_bytes for info in bucket.list(key))
         while len(self._fetch(self.size_bytes // PIECE_BYTES)) > self.size_bytes % PIECE_BYTES:  # the listing was old
             self.size_bytes = self._piece[0] * PIECE_BYTES + len(self._piece[1])
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size_bytes}[whence]
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        within = self._at % PIECE_BYTES
-        wanted = min(len(buffer), self.size_bytes - self._at, PIECE_BYTES - within)
-        if wanted <= 0:
-            return 0
-        found = self._fetch(self._at // PIECE_BYTES)[within : within + wanted]
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
+    def _fetch_range(self, start: int, most_bytes: int) -> bytes:
+        number, within = divmod(start, PIECE_BYTES)
+        return self._fetch(number)[within : within + most_bytes]
 
     def _fetch(self, number: int) -> bytes:
         if self._piece[0] != number:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
 
 from spanwise.orchestrator.storage.bucket import as_os_errors, open_bucket
+from spanwise.orchestrator.storage.ranged_file import RangedFile
 from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl, parse_url
 
 if TYPE_CHECKING:
@@ -20,56 +20,42 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 4 << 20  # a request costs as much as some megabytes
 
 
-class ObjectFile(io.RawIOBase):
+class ObjectFile(RangedFile):
     """One revision of an object. Bytes are fetched when they are read; a reader that goes on finds the next ones here.
 
     Raises OSError where the storage cannot be reached, or has another revision by now.
     """
 
     def __init__(self, bucket: StorageBucket, info: ObjectInfo) -> None:
+        super().__init__(info.size_bytes)
         self._bucket = bucket
         self._info = info
-        self._at = 0
         self._end = 0  # of the last read
         self._block = b""
         self._start = 0  # of the block
         self._next: tuple[int, Future[bytes]] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
     def size(self) -> int:
-        return self._info.size_bytes
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._info.size_bytes}[whence]
-        return self._at
+        return self.size_bytes
 
     def readall(self) -> bytes:
         return self.read(-1)
 
     def read(self, size: int | None = -1) -> bytes:
-        rest = max(self._info.size_bytes - self._at, 0)
+        rest = max(self.size_bytes - self._at, 0)
         wanted = rest if size is None or size < 0 else min(size, rest)
         if not wanted:
             return b""
-        with as_os_errors():
-            found = self._from_block(wanted) or self._fetch(wanted)
+        found = self._fetch_range(self._at, wanted)
         self._at += len(found)
-        self._end = self._at
         return found
 
-    def readinto(self, buffer: Any) -> int:
-        found = self.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+    def _fetch_range(self, start: int, most_bytes: int) -> bytes:
+        with as_os_errors():
+            found = self._from_block(most_bytes) or self._fetch(most_bytes)
+        self._end = start + len(found)
+        return found
 
     def close(self) -> None:
         if self._thread is not None:
@@ -96,13 +82,13 @@ class ObjectFile(io.RawIOBase):
             fetched = self._request(start, _BLOCK_BYTES)
         self._block, self._start = head + fetched, self._at
         after = start + len(fetched)
-        if after < self._info.size_bytes and self._at:
+        if after < self.size_bytes and self._at:
             self._thread = self._thread or ThreadPoolExecutor(1, "read-ahead")
             self._next = after, self._thread.submit(self._request, after, _BLOCK_BYTES)
         return self._block[:wanted]
 
     def _request(self, start: int, size_bytes: int) -> bytes:
-        size_bytes = min(size_bytes, self._info.size_bytes - start)
+        size_bytes = min(size_bytes, self.size_bytes - start)
         return self._bucket.read_range(self._info.key, start, size_bytes, etag=self._info.etag)
 
 
