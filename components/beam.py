@@ -17,8 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
 
+from spanwise.orchestrator import user_code
 from spanwise.orchestrator.beam_settings import EMBEDDED_RUNNER, HERE, BeamSettings, bare_runner, check_beam
-from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import ParameterError, SpanwiseError
 
 log = logging.getLogger("spanwise.beam")
 
@@ -31,6 +32,7 @@ MOST_PARTS_HERE = 256
 Element = TypeVar("Element")
 Key = TypeVar("Key")
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 Place: TypeAlias = tuple[int, int]
 """A place in the tree of merges: the level, and the number within it. Leaves are at level 0, in the order of parts."""
@@ -60,6 +62,37 @@ def map_in_order(
 
     results = _run(parts, lambda lib, elements: elements | "Work" >> lib.Map(on_part), beam, scratch)
     return [result for _, result in sorted(results, key=lambda pair: pair[0])]
+
+
+def map_with_user_code(
+    value: Value,
+    work: Callable[[Value, Element], Result],
+    parts: Sequence[Element],
+    *,
+    beam: BeamSettings,
+    scratch: Path,
+) -> list[Result]:
+    """As `map_in_order`, for work that calls code of the user's: `value` holds it, and is shipped to the workers.
+
+    Of the parts that fail with an error of ours, the error of the first is raised, as it was.
+
+    Raises:
+        ParameterError: `value` cannot be sent to workers, or as `map_in_order`.
+    """
+    shipment = user_code.ship(value)
+
+    def on_part(part: Element) -> Result | SpanwiseError:
+        try:
+            return work(cast("Value", user_code.unpack(shipment)), part)
+        except SpanwiseError as error:  # Beam would wrap it
+            return error
+
+    results: list[Result] = []
+    for result in map_in_order(parts, on_part, beam=beam, scratch=scratch):
+        if isinstance(result, SpanwiseError):
+            raise result
+        results.append(result)
+    return results
 
 
 def merge_in_order(

@@ -24,9 +24,7 @@ from spanwise.components.evaluation.measurement import EvaluationSpec, Measureme
 from spanwise.components.evaluation.out_of_core import measure_parts
 from spanwise.components.evaluation.scored_parts import ScoredPart
 from spanwise.components.rows import ExamplesPart
-from spanwise.orchestrator import user_code
 from spanwise.orchestrator.beam_settings import BeamSettings
-from spanwise.orchestrator.errors import SpanwiseError
 
 log = logging.getLogger("spanwise.evaluation")
 
@@ -63,19 +61,22 @@ def measure_window(
     if count <= memory_rows and is_here:
         return measure_exact(merge_all(rows for part in parts for rows in read_rows(part, spec)), spec)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        files = [Path(folder, f"{number}.npz") for number in range(len(parts))]
+        tasks = [(part, Path(folder, f"{number}.npz")) for number, part in enumerate(parts)]
         if is_here:
-            scored = [_write_part(part, spec, file) for part, file in zip(parts, files, strict=True)]
+            scored = [_write_part(spec, task) for task in tasks]
         else:
-            scored = _write_on_beam(spec, parts, files, beam, scratch)
+            from spanwise.components.beam import map_with_user_code
+
+            scored = map_with_user_code(spec, _write_part, tasks, beam=beam, scratch=scratch)
         if count <= memory_rows:
             return measure_exact(merge_all(part.read(spec) for part in scored), spec)
         log.info("rows-on-disk", extra={"rows": count, "memory_rows": memory_rows})
         return measure_parts(scored, spec, Path(folder))
 
 
-def _write_part(part: ExamplesPart, spec: EvaluationSpec, file: Path) -> ScoredPart:
+def _write_part(spec: EvaluationSpec, task: tuple[ExamplesPart, Path]) -> ScoredPart:
     """Reads and scores the rows of a part, and writes them to a file."""
+    part, file = task
     return ScoredPart.write(merge_all(read_rows(part, spec)), spec, file)
 
 
@@ -92,32 +93,3 @@ def merge_all(results: Iterable[M]) -> M:
     for _, value in stack[1:]:
         result = result.merge(value)
     return result
-
-
-def _write_on_beam(
-    spec: EvaluationSpec,
-    parts: Sequence[ExamplesPart],
-    files: Sequence[Path],
-    beam: BeamSettings,
-    scratch: Path,
-) -> list[ScoredPart]:
-    """As `_write_part` for each part; the first error in the order of parts is raised."""
-    from spanwise.components.beam import map_in_order
-
-    sent = user_code.ship(spec)
-
-    def work(pair: tuple[ExamplesPart, Path]) -> ScoredPart | SpanwiseError:
-        received = user_code.unpack(sent)
-        assert isinstance(received, EvaluationSpec), "the packed value"
-        try:
-            return _write_part(pair[0], received, pair[1])
-        except SpanwiseError as error:  # Beam would wrap it
-            return error
-
-    pairs = list(zip(parts, files, strict=True))
-    scored = []
-    for result in map_in_order(pairs, work, beam=beam, scratch=scratch):
-        if isinstance(result, SpanwiseError):
-            raise result
-        scored.append(result)
-    return scored

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from spanwise.orchestrator import user_code
 from spanwise.orchestrator.artifact import Blessing, Examples, InferenceResult, Model
 from spanwise.orchestrator.beam_settings import (
     BEAM_PARAMETERS,
@@ -19,7 +18,7 @@ from spanwise.orchestrator.beam_settings import (
     choose_beam,
 )
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import ParameterError, SpanwiseError, UnreadableInput
+from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
@@ -157,25 +156,14 @@ def predict_files(
         ParameterError: `predict_fn` returned something else than it should, or it cannot be sent to workers.
     """
     if beam == HERE:
-        return [predictor.predict(task.source, task.target) for task in tasks]
-    from spanwise.components.beam import map_in_order
+        return [_predict_task(predictor, task) for task in tasks]
+    from spanwise.components.beam import map_with_user_code
 
-    sent = user_code.ship(predictor)
+    return map_with_user_code(predictor, _predict_task, tasks, beam=beam, scratch=scratch)
 
-    def work(task: PredictionTask) -> PredictedFile | SpanwiseError:
-        received = user_code.unpack(sent)
-        assert isinstance(received, FilePredictor), "the packed value"
-        try:
-            return received.predict(task.source, task.target)
-        except SpanwiseError as error:  # Beam would wrap it
-            return error
 
-    predicted = []
-    for result in map_in_order(tasks, work, beam=beam, scratch=scratch):
-        if isinstance(result, SpanwiseError):
-            raise result
-        predicted.append(result)
-    return predicted
+def _predict_task(predictor: FilePredictor, task: PredictionTask) -> PredictedFile:
+    return predictor.predict(task.source, task.target)
 
 
 @dataclass(frozen=True)
