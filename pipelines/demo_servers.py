@@ -1,4 +1,4 @@
-"""Servers of a demo: PostgreSQL, an S3 server and a Ray cluster on this machine, which all stop with their context."""
+"""Servers for demos and tests: PostgreSQL, S3 and a Ray cluster on this machine, which stop with their context."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ SOON_S: Final = 600.0
 
 
 @contextlib.contextmanager
-def serve_postgresql(folder: Path) -> Iterator[str]:
-    """The URL of an empty database.
+def serve_postgresql(folder: Path, host: str = "127.0.0.1", *, durable: bool = True) -> Iterator[str]:
+    """The URL of an empty database, which the 256 addresses around that of `host` may use.
+
+    Without `durable` it syncs nothing, which is faster: for databases that need not outlive the machine.
 
     Raises:
         ServiceError: PostgreSQL is not installed, or does not start.
     """
-    programs = _postgresql_programs()
+    programs = find_postgresql()
+    if programs is None:
+        raise ServiceError("PostgreSQL is not installed here. Install it:  apt-get install postgresql")
     folder.mkdir()
     user: dict[str, object] = {}
     if os.getuid() == 0:  # as which PostgreSQL refuses to run
@@ -44,10 +48,24 @@ def serve_postgresql(folder: Path) -> Iterator[str]:
         )  # type: ignore[call-overload]  # mypy cannot see into the options
     if made.returncode:
         raise ServiceError(f"PostgreSQL could not make a cluster:\n{_tail(log)}")
-    port = _free_port()
-    command = [programs / "postgres", "-D", folder / "data", "-k", folder, "-h", "127.0.0.1", "-p", port]
-    with _started("PostgreSQL", command, log, lambda: _listens(port), cwd=folder, **user):
-        yield f"postgresql://spanwise@127.0.0.1:{port}/postgres"
+    with (folder / "data" / "pg_hba.conf").open("a") as rules:
+        rules.write(f"host all all {host}/24 trust\n")
+    port = _free_port(host)
+    command = [programs / "postgres", "-D", folder / "data", "-k", folder, "-h", host, "-p", port]
+    is_ready = (programs / "pg_isready", "--quiet", f"--host={host}", f"--port={port}")  # it listens before it is ready
+    with _started(
+        "PostgreSQL", [*command, *([] if durable else ["-F"])], log,
+        lambda: subprocess.run(is_ready, check=False).returncode == 0, cwd=folder, **user,
+    ):  # fmt: skip
+        yield f"postgresql://spanwise@{host}:{port}/postgres"
+
+
+def find_postgresql() -> Path | None:
+    """The folder of PostgreSQL's programs, if it is installed."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # Debian keeps them off the path
+    if (initdb := shutil.which("initdb")) is not None:
+        folders.append(Path(initdb).resolve().parent)
+    return next((each for each in folders if (each / "postgres").exists() and (each / "initdb").exists()), None)
 
 
 @contextlib.contextmanager
@@ -74,19 +92,25 @@ def serve_s3(gateway: Path, folder: Path, bucket: str) -> Iterator[dict[str, str
 
 
 class RayCluster:
-    """A head, which does no work, and machines that come and go. As root, they do not see the folder `hidden`."""
+    """A head of some processors, and machines that come and go. As root, they do not see the folder `hidden`.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], hidden: Path) -> None:
+    The path of `folder` is short: those of sockets in it must be.
+    """
+
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str] | None = None, *, cpus: int = 0, hidden: Path | None = None
+    ) -> None:
         self._folder = folder
-        self._environment = environment
+        self._environment = environment or {}
+        self._cpus = cpus
         self._hidden = hidden
         self._machines: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
 
     def __enter__(self) -> Self:
-        folder = str(self._folder)
-        self._start("head", "--head", "--port=0", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={folder}")
-        self._wait("head", lambda: self._joined("head"))
+        options = (f"--num-cpus={self._cpus}", "--include-dashboard=false", f"--temp-dir={self._folder}")
+        self._start("head", "--head", "--port=0", *options)
+        self._wait("head")
         port = next(self._folder.glob("session_latest/gcs_server_port_*")).read_text()
         self.address = f"127.0.0.1:{port}"
         return self
@@ -95,16 +119,16 @@ class RayCluster:
         for name in list(self._machines):
             self.kill(name)
 
-    def add(self, *names: str) -> None:
-        """Starts machines of two processors each.
+    def add(self, *names: str, cpus: int = 2) -> None:
+        """Starts machines of so many processors each.
 
         Raises:
             ServiceError: one does not start.
         """
         for name in names:
-            self._start(name, f"--address={self.address}", "--num-cpus=2")
+            self._start(name, f"--address={self.address}", f"--num-cpus={cpus}")
         for name in names:
-            self._wait(name, lambda name=name: self._joined(name))  # type: ignore[misc]
+            self._wait(name)
 
     def kill(self, name: str) -> None:
         """What becomes of a machine that is taken away: all its processes are gone at once."""
@@ -114,9 +138,10 @@ class RayCluster:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the machines have file systems of their own, as far as `hidden` goes."""
-        may = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
-        return os.getuid() == 0 and may
+        """Whether the machines do not see `hidden`."""
+        if self._hidden is None or os.getuid() != 0:
+            return False
+        return subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
 
     def _start(self, name: str, *options: str) -> None:
         ray = Path(sys.executable).with_name("ray")
@@ -133,27 +158,16 @@ class RayCluster:
                      "RAY_health_check_initial_delay_ms": "1000", "RAY_raylet_start_wait_time_s": str(int(SOON_S))},
             )  # fmt: skip
 
-    def _joined(self, name: str) -> bool:
-        return "Ray runtime started" in (self._folder / f"{name}.log").read_text(errors="replace")
+    def _wait(self, name: str) -> None:
+        log = self._folder / f"{name}.log"
+        joined = "Ray runtime started"
+        _wait_for(f"Ray ({name})", self._machines[name], log, lambda: joined in log.read_text(errors="replace"))
 
-    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
-        _wait_for(f"Ray ({name})", self._machines[name], self._folder / f"{name}.log", ready)
 
-
-def _free_port() -> int:
+def _free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((host, 0))
         return int(free.getsockname()[1])
-
-
-def _postgresql_programs() -> Path:
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # Debian keeps them off the path
-    if (initdb := shutil.which("initdb")) is not None:
-        folders.append(Path(initdb).resolve().parent)
-    found = next((each for each in folders if (each / "postgres").exists() and (each / "initdb").exists()), None)
-    if found is None:
-        raise ServiceError("PostgreSQL is not installed here. Install it:  apt-get install postgresql")
-    return found
 
 
 @contextlib.contextmanager

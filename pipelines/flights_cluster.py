@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.environ.update(s3, XDG_CACHE_HOME=str(cache))
             metadata = stack.enter_context(serve_postgresql(place / "postgresql"))
             (place / "ray").mkdir()
-            cluster = stack.enter_context(RayCluster(place / "ray", s3, cache))
+            cluster = stack.enter_context(RayCluster(place / "ray", s3, hidden=cache))
             cluster.add("one", "two")
             prepare(folder, metadata, cluster.address, options.days)
             print(f"Metadata: {metadata}\nData, root and pushed models: s3://lake at {s3['AWS_ENDPOINT_URL']}")

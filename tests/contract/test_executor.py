@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from spanwise.orchestrator.agents.slurm_engine import SlurmEngine
 from spanwise.orchestrator.job import FenceQuery
 from spanwise.orchestrator.local_executor import LocalExecutor
 from tests.contract.executor_jobs import Bench, Reads, Work, is_gone, until_all_ended, until_ended, until_logged
-from tests.contract.ray_cluster import RayCluster
+from tests.contract.ray_cluster import start_ray
 from tests.contract.slurm_cluster import SlurmCluster
 
 
@@ -40,9 +40,9 @@ def cluster():
     address = os.environ["SPANWISE_TEST_RAY"]
     if ":" in address:
         return KeptEngine(address)
-    own = RayCluster()
+    own = ExitStack()
     atexit.register(own.close)
-    return KeptEngine(own.address)
+    return KeptEngine(own.enter_context(start_ray(cpus=4)).address)
 
 
 @contextmanager

@@ -3,134 +3,29 @@
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import random
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from spanwise.orchestrator import State
-from spanwise.orchestrator.mlmd import open_store
-from spanwise.scheduler.ledger.ticks import list_ticks
-from spanwise.scheduler.schedule.outcome import Closing, TickOutcome
-from tests import warm
+from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
+from tests.scenario.ticking_place import FILE, SOON_S, Place
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "1"))  # the full form: 50
 PAIRS = int(os.environ.get("SPANWISE_TEST_PAIRS", "2"))  # the full form: 100
 LOCKED_S = float(os.environ.get("SPANWISE_TEST_LOCKED_S", "3"))  # the full form: 35, more than a write waits for
-FILE = Path(__file__).with_name("ticking.py")
-SOON_S = 300.0  # on a machine that does other things too
 DISK_KIB = 4096
 NOON = datetime(2025, 3, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-
-
-class Place:
-    """A folder with a root, and what happened in it."""
-
-    def __init__(self, folder, monkeypatch):
-        self.folder = folder
-        self.root = folder / "root"
-        (folder / "stamps").mkdir()
-        self.monkeypatch = monkeypatch
-        monkeypatch.setenv("SPANWISE_TICKING", str(folder))
-        monkeypatch.chdir(folder)
-        self.set(sleep="0.1")
-        self.started = []
-
-    def set(self, **contents):
-        for name, text in contents.items():
-            (self.folder / name).write_text(text)
-
-    def every(self, seconds, policy="allowtocomplete"):
-        """What the schedulers that are started from now on go by."""
-        self.monkeypatch.setenv("SPANWISE_TICKING_CRON", f"* * * * * */{seconds}" if seconds else "@yearly")
-        self.monkeypatch.setenv("SPANWISE_TICKING_POLICY", policy)
-
-    def start(self, *words, command="start", root=None):
-        reference = [f"{FILE}:often", "--root", root or self.root]
-        with (self.folder / f"log.{len(self.started)}").open("w") as log:
-            one = Marked("spanwise", "schedule", command, *reference, *words, stderr=log, stdout=log)
-        self.started.append(one)
-        return one
-
-    def tick(self):
-        """One one-shot, to its end; its exit code."""
-        return self.start(command="tick").process.wait(SOON_S)
-
-    def entries(self):
-        store = open_store(str(self.root / "metadata.db"))
-        found = list(list_ticks(store, "ticking"))[::-1]
-        store.close()
-        return found
-
-    def runs(self):
-        store = open_store(str(self.root / "metadata.db"))
-        found = list(store.runs("ticking"))[::-1]
-        store.close()
-        return found
-
-    def until(self, holds, within_s=SOON_S):
-        """Waits until it holds of the entries."""
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            if (self.root / "metadata.db").exists() and holds(self.entries()):
-                return
-            time.sleep(0.2)
-        raise AssertionError(f"not within {within_s} s: {self.entries()}\n{self.logs()}")
-
-    def logs(self, which=slice(None)):
-        texts = [(self.folder / f"log.{n}").read_text() for n in range(len(self.started))]
-        return texts[which] if isinstance(which, int) else "\n".join(texts[which])
-
-    def stamps(self):
-        found = [json.loads(path.read_text()) for path in (self.folder / "stamps").glob("*.json")]
-        return sorted(found, key=lambda stamp: stamp["began"])
-
-    def check(self, *, settled=True):
-        """What holds after anything: each tick ended once and in order, each ran at most once, no two runs at once."""
-        entries, runs = self.entries(), self.runs()
-        assert [e.number for e in entries] == list(range(1, len(entries) + 1))
-        assert [e.tick.at for e in entries] == sorted({e.tick.at for e in entries})
-        assert [e.tick.name for e in entries if e.end is None and (settled or e.attempts)] == []
-        completed = [r.cause for r in runs if r.state is State.COMPLETE]
-        assert sorted(completed) == sorted(set(completed)), "a tick that ran twice"
-        assert set(completed) == {e.tick.name for e in entries if e.end and e.end.outcome is TickOutcome.RAN}
-        stamps = self.stamps()
-        for earlier, later in itertools.pairwise(stamps):
-            assert earlier["seen"] <= later["began"], f"{earlier} overlaps {later}"
-
-    def give_up_missed(self):
-        """Pastes the commands that give up what is missed; the list is empty then, and says who did it and why."""
-        lost = {e.tick.name for e in self.entries() if e.end and e.end.outcome.abnormal and e.closed is None}
-        out = self.type("schedule", "missed", code=1 if lost else 0)
-        for line in [line for line in out.splitlines() if line.startswith("  spanwise schedule acknowledge")]:
-            self.type(*shlex.split(line)[1:], code=0)
-        assert self.type("schedule", "missed", code=0) == "No ticks need backfilling.\n"
-        closed = {e.tick.name for e in self.entries() if e.closed and e.closed.how is Closing.ACKNOWLEDGED}
-        assert lost <= closed
-
-    def type(self, *words, code):
-        """Types a command; what it printed."""
-        options = [] if "--root" in words else ["--root", str(self.root)]
-        command = [*warm.command(), *words, *options]
-        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=SOON_S)
-        assert done.returncode == code, f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def end(self):
-        for one in self.started:
-            one.end()
 
 
 @pytest.fixture
@@ -138,18 +33,6 @@ def place(tmp_path, monkeypatch):
     made = Place(tmp_path, monkeypatch)
     yield made
     made.end()
-
-
-def settle(place):
-    """Has a last scheduler take over what is open, and end."""
-    place.every(None)
-    place.set(sleep="0")
-    last = place.start()
-    place.until(lambda entries: "schedule-loaded" in place.logs(-1) and all(e.end for e in entries))
-    last.process.terminate()
-    assert last.process.wait(SOON_S) == 0
-    for one in place.started:
-        assert one.gone_within(SOON_S) == []
 
 
 @pytest.mark.slow
@@ -171,7 +54,7 @@ def test_a_scheduler_killed_at_any_moment_loses_no_tick(place, policy, sleep):
     place.until(lambda entries: len(entries) > count)
     kill(place.started[-1].pid, signal.SIGKILL)
 
-    settle(place)
+    place.settle()
 
     place.check()
     place.give_up_missed()
@@ -215,7 +98,7 @@ def test_two_schedulers_started_at_once_run_no_tick_twice(place):
         for one in pair:
             assert one.process.wait(SOON_S) == 0
 
-    settle(place)
+    place.settle()
 
     place.check()
 
@@ -360,7 +243,7 @@ def test_a_full_disk_loses_no_tick(place):
 
         one.process.terminate()
         assert one.process.wait(SOON_S) == 0
-        settle(place)
+        place.settle()
         place.check()
 
 
@@ -395,7 +278,7 @@ def test_a_locked_database_is_waited_for(place):
 
     one.process.terminate()
     assert one.process.wait(SOON_S) == 0
-    settle(place)
+    place.settle()
     place.check()
     missing = [
         later.tick.at

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,16 @@ from tests.contract.executor_jobs import is_gone
 
 class OnRay:
     def __init__(self, monkeypatch):
-        from tests.contract.ray_cluster import RayCluster
+        from tests.contract.ray_cluster import start_ray
 
-        self._cluster = RayCluster(cpus=0)
+        own = ExitStack()
+        self._cluster = own.enter_context(start_ray(cpus=0))
         self.engine = f"ray:{self._cluster.address}"
-        self.close = self._cluster.close
+        self.close = own.close
         self.kill = self._cluster.kill
 
     def add(self, name):
-        self._cluster.add(name, "--num-cpus=1")
+        self._cluster.add(name, cpus=1)
 
 
 class OnSlurm:

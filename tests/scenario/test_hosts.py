@@ -10,11 +10,10 @@ import time
 import pytest
 
 from spanwise.orchestrator import State
-from spanwise.orchestrator.mlmd import open_store
-from spanwise.scheduler.ledger.ticks import list_ticks
+from spanwise.pipelines.demo_servers import find_postgresql
 from tests import postgresql
 from tests.scenario import hosts
-from tests.scenario.test_clock import FILE, SOON_S, Place
+from tests.scenario.ticking_place import FILE, Place
 
 if not os.environ.get("SPANWISE_TEST_HOSTS"):
     pytest.skip("make test-hosts runs these", allow_module_level=True)
@@ -31,8 +30,9 @@ class Shared(Place):
         self.root.mkdir()
         monkeypatch.setenv("SPANWISE_METADATA", url)
 
-    def store(self):
-        return open_store(self.url, root=self.root)
+    @property
+    def metadata(self):
+        return self.url
 
     def start_on(self, host):
         """Starts a scheduler on a host."""
@@ -44,26 +44,6 @@ class Shared(Place):
         self.until(lambda _: "schedule-loaded" in self.logs(number))
         return one
 
-    def entries(self):
-        store = self.store()
-        found = list(list_ticks(store, "ticking"))[::-1]
-        store.close()
-        return found
-
-    def runs(self):
-        store = self.store()
-        found = list(store.runs("ticking"))[::-1]
-        store.close()
-        return found
-
-    def until(self, holds, within_s=SOON_S):
-        deadline = time.monotonic() + within_s
-        while time.monotonic() < deadline:
-            if holds(self.entries()):
-                return
-            time.sleep(0.2)
-        raise AssertionError(f"not within {within_s} s: {self.entries()}\n{self.logs()}")
-
     def completed(self):
         return [run for run in self.runs() if run.state is State.COMPLETE]
 
@@ -74,32 +54,21 @@ class Shared(Place):
         self.until(lambda _: len(self.completed()) >= wanted)
         return time.monotonic() - began
 
-    def settle(self):
-        """Has a last scheduler, on this host, take over what is open, and end."""
-        self.every(None)
-        self.set(sleep="0")
-        last = self.start()
-        self.until(lambda entries: "schedule-loaded" in self.logs(-1) and all(e.end for e in entries))
-        last.process.terminate()
-        assert last.process.wait(SOON_S) == 0
-        self.started.remove(last)
-
     def end(self):
         self.bridge.close()
 
 
 @pytest.fixture(scope="module")
 def programs():
-    folder = postgresql.find_programs()
-    missing = hosts.missing() or ("" if folder else "PostgreSQL is not installed")
+    """PostgreSQL's, and those that make hosts, are installed."""
+    missing = hosts.missing() or ("" if find_postgresql() else "PostgreSQL is not installed")
     assert not missing, missing
-    return folder
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, programs):
     bridge = hosts.Bridge(tmp_path)
-    with postgresql.serve(programs, bridge.address) as url:
+    with postgresql.serve(bridge.address) as url:
         place = Shared(tmp_path, monkeypatch, bridge, url)
         try:
             yield place

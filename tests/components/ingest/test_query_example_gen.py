@@ -22,9 +22,10 @@ from spanwise.components.ingest.database import connect
 from spanwise.components.ingest.query import Query
 from spanwise.orchestrator import Calendar, Examples, ParameterError
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.demo_servers import find_postgresql
 from tests.components.flow import Bench, only
 from tests.components.ingest.type_table import POSTGRESQL, REFUSED
-from tests.postgresql import NEEDED, find_programs, serve
+from tests.postgresql import NEEDED, serve
 
 DAY = Calendar.DAY.parse("2013-01-05")
 ROWS = "SELECT * FROM rides WHERE at >= {SPAN_START} AND at < {SPAN_END} ORDER BY id"
@@ -76,13 +77,13 @@ class PostgreSql(Sqlite):
 def server():
     """The URL of a PostgreSQL: one that was named, or one of its own where it is installed."""
     pytest.importorskip("adbc_driver_postgresql")
-    given, programs = os.environ.get("SPANWISE_TEST_POSTGRESQL"), find_programs()
+    given = os.environ.get("SPANWISE_TEST_POSTGRESQL")
     if given is not None:
         yield given
-    elif programs is None:
+    elif find_postgresql() is None:
         (pytest.fail if os.environ.get(NEEDED) else pytest.skip)("no PostgreSQL; make test-sql installs one")
     else:
-        with serve(programs) as url:
+        with serve() as url:
             yield url
 
 
