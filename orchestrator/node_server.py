@@ -38,6 +38,9 @@ REAP_S = 10.0
 
 def keep_server(server: NodeServer, controller: int, mark: int) -> NoReturn:
     """The life of the keeper: it waits for the server to end, or for a request to end it, then kills what is left."""
+    # What the controller has imported would be copied by a collection, and some garbage of its own, as a Flight client,
+    # waits when it is collected for threads that no fork has.
+    gc.freeze()
     try:
         os.setsid()
         process.adopt_orphans()
@@ -108,7 +111,6 @@ class NodeServer:
         self._control.close()
 
     def _settle(self, controller: int, keeper: int) -> None:
-        gc.freeze()  # what the controller has imported
         os.setpgid(0, 0)
         process.adopt_orphans()
         for number in ASKING_TO_END:

@@ -153,6 +153,10 @@ def counts_what_its_collector_walks(tally, attempt):
     tally.by_split = {"imported": "ballast" in sys.modules, "frozen": gc.get_freeze_count(), "on": gc.isenabled()}
 
 
+def collects(tally, attempt):
+    gc.collect()
+
+
 def hangs(tally, attempt):
     time.sleep(1000)
 
@@ -240,6 +244,28 @@ def test_a_failure_says_what_happened(bench, how, message):
 
     assert ended.failure.message == message
     assert ended.outputs is None
+
+
+def test_garbage_of_the_controller_does_not_hold_up_a_node(tmp_path):
+    """A Flight client, as of a dataset that was read in a notebook, waits for its threads when it is collected."""
+    program = f"""
+import gc
+from pathlib import Path
+from pyarrow import flight
+from tests.orchestrator.test_local_executor import Bench, done
+gc.disable()
+class Server(flight.FlightServerBase):
+    def list_flights(self, context, criteria):
+        return iter(())
+server = Server("grpc://127.0.0.1:0")
+garbage = [flight.connect(f"grpc://127.0.0.1:{{server.port}}")]
+garbage[0].wait_for_available()
+garbage.append(garbage)
+del garbage
+assert done(Bench(Path({str(tmp_path)!r})), "collects").outputs
+"""
+
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path.cwd())
 
 
 @pytest.mark.parametrize("how", ["sets_a_date", "sets_a_lock"])
