@@ -43,10 +43,11 @@ BESIDE_PEERS = {"input", "service"}  # also measure what else there is, with an 
 
 HEAD = """# Benchmarks
 
-Written by `make bench`. Each figure is from one run of `python -m benchmarks.NAME` on the machine named below. The
-goals are ours, set before the code was written. A shared machine makes single figures noisy: ratios hold better
-than times. On a machine that does other work than the benchmark, goals are not judged: there, compare the processor
-time, and the growth over three sizes (`growth: …`, the exponent: 1 where twice the size takes twice as long).
+Written by `make bench`. Each figure is from one run of `python -m benchmarks.NAME` on the machine named below: the last
+run that began while the machine did nothing else (quiet), and the last that began beside other work (busy). The goals
+are ours, set before the code was written. A shared machine makes single figures noisy: ratios hold better than times.
+On a busy one, compare the processor time, and the growth over three sizes (`growth: …`, the exponent: 1 where twice the
+size takes twice as long).
 
 """
 
@@ -68,11 +69,16 @@ def main() -> int:
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *peers]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         failed += done.returncode != 0
-        rows[name] = []
+        last, rows[name] = rows.get(name, []), []
         for line in done.stdout.splitlines():
-            rows[name].append(row := Row.of(name, json.loads(line)))
-            print(f"  {row.figure}: {row.measured} (goal {row.goal}) {row.met}", flush=True)
-    write(rows)
+            figure = json.loads(line)
+            before = next((row for row in last if row.figure == figure["name"]), None)
+            last = [row for row in last if row is not before]
+            rows[name].append(row := Row.of(name, figure, before))
+            print(f"  {row.figure}: {row.quiet} (quiet), {row.busy} (busy), goal {row.goal} {row.met}", flush=True)
+        if name in BESIDE_PEERS and not peers:  # those that it measures only beside them
+            rows[name] += last
+        write(rows)
     return 1 if failed else 0
 
 
@@ -81,7 +87,8 @@ def write(rows: Mapping[str, Sequence[Row]]) -> None:
     versions = ", ".join(f"{d} {importlib.metadata.version(d)}" for d in ("ml-metadata", "apache-beam", "pyarrow"))
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
     every = [row for name in sorted(rows) for row in rows[name]]
-    table = "\n".join(["| benchmark | figure | measured | goal | met |", "|---|---|---|---|---|", *map(str, every)])
+    head = f"| {' | '.join(goals.COLUMNS)} |\n{'|---' * len(goals.COLUMNS)}|"
+    table = "\n".join([head, *map(str, every)])
     page = f"{HEAD}{machine}; {versions}.\n\n{goals.format_goals(every)}\n\n## All figures\n\n{table}\n"
     TABLE.write_text(page, encoding="utf-8")
     README.write_text(goals.insert_figures(README.read_text(encoding="utf-8"), every), encoding="utf-8")

@@ -25,7 +25,8 @@ class Figure:
     unit: str
     goal: str = ""  #: as text, such as "<= 30"; empty for a figure without one
     ok: bool = True
-    judged: bool = True  #: whether the machine did nothing else; if not, the goal is neither met nor missed
+    judged: bool = True  #: if not, the goal is neither met nor missed
+    quiet: bool = True  #: whether the machine did nothing else; if it did, nothing is judged
 
     @property
     def verdict(self) -> str:
@@ -122,7 +123,7 @@ def show(figures: Iterable[Figure], arguments: Sequence[str] | None = None) -> i
     missed = 0
     is_quiet = busy_share() <= QUIET
     for each in figures:
-        figure = dataclasses.replace(each, judged=each.judged and is_quiet)
+        figure = dataclasses.replace(each, judged=each.judged and is_quiet, quiet=is_quiet)
         missed += figure.judged and not figure.ok
         if options.json:
             line = json.dumps({**dataclasses.asdict(figure), "value": float(f"{figure.value:.4g}")})

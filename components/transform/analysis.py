@@ -10,8 +10,8 @@ import polars as pl
 from spanwise.components.transform.analyzer_states import AnalyzerStates
 from spanwise.components.transform.analyzers import Plain, PreprocessingError
 from spanwise.components.transform.graph import Preprocessor, feature_label, load_function, type_of
-from spanwise.components.transform.preprocessing import AnalyzerCall, Columns, PreprocessingTrace, trace_function
 from spanwise.components.transform.row_wise import refuse_unless_row_wise
+from spanwise.components.transform.trace import AnalyzerCall, Columns, PreprocessingTrace, trace_function
 from spanwise.components.transform.window_plan import TransformWindow
 
 log = logging.getLogger("spanwise.transform")

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from spanwise.components.row_blocks import BLOCK_ROWS, list_runs
 from spanwise.components.transform import worker
 from spanwise.components.transform.analyzers import Analyzer, Plain
-from spanwise.components.transform.preprocessing import AnalyzerCall
 from spanwise.components.transform.standalone import extract_source
+from spanwise.components.transform.trace import AnalyzerCall
 from spanwise.components.transform.window_plan import TransformWindow
 from spanwise.components.transform.worker import AnalysisTask, PieceAnalyzer, Place, RunStates
 from spanwise.orchestrator import fingerprint
@@ -135,7 +135,14 @@ def code_versions() -> str:
     return f"{ours}, polars {importlib.metadata.version('polars')}"
 
 
-_MODULES = ("row_blocks.py", "transform/preprocessing.py", "row_hash.py", "transform/graph.py", "transform/worker.py")
+_MODULES = (
+    "row_blocks.py",
+    "transform/preprocessing.py",
+    "transform/trace.py",
+    "row_hash.py",
+    "transform/graph.py",
+    "transform/worker.py",
+)
 _FOLDERS = ("statistics/accumulators", "transform/analyzers")
 
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from spanwise.components.transform import standalone
 from spanwise.components.transform.analyzers import Plain, PreprocessingError, plain
-from spanwise.components.transform.preprocessing import (
+from spanwise.components.transform.trace import (
     Columns,
     Preprocessing,
     PreprocessingTrace,

@@ -13,7 +13,7 @@ import polars as pl
 
 from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.graph import evaluate, feature_label
-from spanwise.components.transform.preprocessing import format_expression
+from spanwise.components.transform.trace import format_expression
 
 _AGGREGATIONS = frozenset({"Agg", "Len", "Over", "Rolling", "Slice", "Filter", "Sort", "SortBy", "Gather", "Explode"})
 """How Polars calls, in its JSON form of an expression, what looks at several rows."""

@@ -12,7 +12,7 @@ from spanwise.components.transform.analysis import analyze_window
 from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.feature_files import transform_spans
 from spanwise.components.transform.graph import Preprocessor
-from spanwise.components.transform.preprocessing import format_expression
+from spanwise.components.transform.trace import format_expression
 from spanwise.components.transform.window_plan import TransformPlan, TransformReport, TransformWindow
 from spanwise.orchestrator.errors import NodeFailed
 

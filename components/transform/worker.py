@@ -24,8 +24,8 @@ from spanwise.components.row_blocks import BlockRun, read_blocks
 from spanwise.components.transform import standalone
 from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.graph import Preprocessor, evaluate, to_arrow
-from spanwise.components.transform.preprocessing import AnalyzerCall
 from spanwise.components.transform.row_wise import probe
+from spanwise.components.transform.trace import AnalyzerCall
 from spanwise.orchestrator.errors import UnreadableInput
 
 PROBED = 64

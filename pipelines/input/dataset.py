@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input import sinks
 from spanwise.pipelines.input.call import Format
 from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Table
 from spanwise.pipelines.input.execution.callers import Workers
-from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import FilesBy, WithFingerprint
 from spanwise.pipelines.input.graph.rewrite import RULES, RewritePlan, optimize
 from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, check_whole
@@ -46,6 +43,7 @@ from spanwise.pipelines.input.ops.unbatch import Unbatch
 from spanwise.pipelines.input.ops.unique import Unique
 from spanwise.pipelines.input.ops.window import Window
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
+from spanwise.pipelines.input.sinks import Sinks
 from spanwise.pipelines.input.snapshot.op import add_snapshot, apply_options
 from spanwise.pipelines.input.snapshot.settings import CompressionName
 from spanwise.pipelines.input.snapshot.state import Mode
@@ -53,7 +51,6 @@ from spanwise.pipelines.input.tf_names import answer_tf_names
 from spanwise.pipelines.input.unzip import unzip
 
 if TYPE_CHECKING:
-    import polars as pl
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -62,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @answer_tf_names
-class Dataset(Flow):
+class Dataset(Sinks):
     """A description of a flow of elements; nothing happens until it is iterated over."""
 
     # One element of another
@@ -470,67 +467,6 @@ class Dataset(Flow):
         if step is not None and not callable(step):
             raise DatasetError(f"profile(step={step!r:.80}): expected a function of an element.")
         return profile_pass(self, step, limit_s=limit_s)
-
-    def to_arrow(self) -> pa.Table:
-        """All rows (or batches, or dicts as rows) as one table."""
-        self._check_finite("to_arrow")
-        return sinks.to_arrow(self)
-
-    def to_pandas(self) -> Any:
-        """Like `to_arrow`, as a pandas frame."""
-        return self.to_arrow().to_pandas()
-
-    def to_polars(self) -> pl.DataFrame:
-        """Like `to_arrow`, as a Polars frame."""
-        return sinks.to_polars(self.to_arrow())
-
-    def to_numpy(self) -> Any:
-        """All elements as one batch: arrays, or a structure of them."""
-        self._check_finite("to_numpy")
-        return sinks.to_numpy(self)
-
-    def to_torch(
-        self,
-        *,
-        copy: bool = True,
-        pin_memory: bool = False,
-        device: Any = None,
-        prefetch: int = 0,
-        lightning: bool = False,
-    ) -> Any:
-        """A `torch.utils.data.IterableDataset`; each worker of a DataLoader yields its share of the elements.
-
-        Without `copy`, tensors share the memory of the dataset's arrays where they can, so nobody may write to them.
-        Tensors are put into pinned memory, or on a device, `prefetch` elements ahead; with workers the loader does the
-        former: `DataLoader(…, pin_memory=True)`. Its iterators have `state_dict` and `load_state_dict`, which
-        torchdata's `StatefulDataLoader`, and Lightning with it, save and restore. With `lightning`, a state leaves out
-        the element that Lightning reads ahead where the number of elements is not known; a loader without workers.
-        """
-        return sinks.to_torch(
-            self, copy=copy, pin_memory=pin_memory, device=device, prefetch=prefetch, lightning=lightning
-        )
-
-    def to_jax(self, *, sharding: Any = None, prefetch: int = 0) -> Any:
-        """An iterable of elements whose leaves are JAX arrays.
-
-        They are placed by `sharding`: a device, a sharding such as `NamedSharding(mesh, PartitionSpec("data"))`,
-        or a function of a leaf that returns one; `prefetch` elements ahead of their use. With several processes, the
-        elements of each are its part of the whole. An array that nobody can write to is not copied on a CPU.
-        """
-        return sinks.to_jax(self, sharding=sharding, prefetch=prefetch)
-
-    def to_tf(self, *, signature: Any = None) -> Any:
-        """A `tf.data.Dataset` of the elements; each pass is the dataset's next one.
-
-        The types of its tensors are known from the graph, or from its first element, which is computed once more for
-        that; or they are given: `signature` is what `tf.data.Dataset.from_generator` calls `output_signature`. What no
-        tensor can hold is refused here where the graph shows it, else when it comes. Dataclasses become dicts.
-        """
-        return sinks.to_tf(self, signature)
-
-    def _check_finite(self, sink: str) -> None:
-        if self.cardinality == math.inf:
-            raise DatasetError(f"{sink}: this dataset never ends; limit it with take(n).")
 
     def _then(self, op: Op) -> Dataset:
         return Dataset(op, self.settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
@@ -17,71 +18,111 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def to_arrow(dataset: Flow) -> pa.Table:
-    import pyarrow as pa
+class Sinks(Flow):
+    """A flow whose elements can be handed to other libraries."""
 
-    spec = dataset.spec
-    if isinstance(spec, Table | BatchSpec):
-        with dataset.blocks() if isinstance(spec, Table) else dataset.iterator() as blocks:
-            return pa.Table.from_batches(list(blocks), spec.schema)
-    with dataset.iterator() as elements:
-        rows = list(elements)
-    if not all(isinstance(row, dict) for row in rows):
-        raise DatasetError("to_arrow: the elements are neither rows nor dicts, so the columns have no names.")
-    names = dict.fromkeys(name for row in rows for name in row)  # of all rows: the first may lack some
-    try:
-        return pa.table({name: [row.get(name) for row in rows] for name in names})
-    except pa.ArrowException as error:
-        raise DatasetError(f"to_arrow: the elements do not form a table: {error}.") from error
+    def to_arrow(self) -> pa.Table:
+        """All rows (or batches, or dicts as rows) as one table."""
+        import pyarrow as pa
 
+        self._check_finite("to_arrow")
+        spec = self.spec
+        if isinstance(spec, Table | BatchSpec):
+            with self.blocks() if isinstance(spec, Table) else self.iterator() as blocks:
+                return pa.Table.from_batches(list(blocks), spec.schema)
+        with self.iterator() as elements:
+            rows = list(elements)
+        if not all(isinstance(row, dict) for row in rows):
+            raise DatasetError("to_arrow: the elements are neither rows nor dicts, so the columns have no names.")
+        names = dict.fromkeys(name for row in rows for name in row)  # of all rows: the first may lack some
+        try:
+            return pa.table({name: [row.get(name) for row in rows] for name in names})
+        except pa.ArrowException as error:
+            raise DatasetError(f"to_arrow: the elements do not form a table: {error}.") from error
 
-def to_polars(table: pa.Table) -> pl.DataFrame:
-    import polars as pl
+    def to_pandas(self) -> Any:
+        """Like `to_arrow`, as a pandas frame."""
+        return self.to_arrow().to_pandas()
 
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    def to_polars(self) -> pl.DataFrame:
+        """Like `to_arrow`, as a Polars frame."""
+        import polars as pl
 
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame), "what becomes of a table"
+        return frame
 
-def to_numpy(dataset: Flow) -> Any:
-    import pyarrow as pa
+    def to_numpy(self) -> Any:
+        """All elements as one batch: arrays, or a structure of them."""
+        import pyarrow as pa
 
-    if isinstance(dataset.spec, Table | BatchSpec):
-        table = to_arrow(dataset)
-        empty = pa.RecordBatch.from_pylist([], table.schema)
-        return as_arrays(join_batches([empty, *table.to_batches()]))
-    with dataset.iterator() as elements:
-        found = list(elements)
-    return stack(found) if found else []
+        self._check_finite("to_numpy")
+        if isinstance(self.spec, Table | BatchSpec):
+            table = self.to_arrow()
+            empty = pa.RecordBatch.from_pylist([], table.schema)
+            return as_arrays(join_batches([empty, *table.to_batches()]))
+        with self.iterator() as elements:
+            found = list(elements)
+        return stack(found) if found else []
 
+    def to_torch(
+        self,
+        *,
+        copy: bool = True,
+        pin_memory: bool = False,
+        device: Any = None,
+        prefetch: int = 0,
+        lightning: bool = False,
+    ) -> Any:
+        """A `torch.utils.data.IterableDataset`; each worker of a DataLoader yields its share of the elements.
 
-def to_torch(dataset: Flow, *, prefetch: int, **handover: Any) -> Any:
-    check_whole("to_torch", "prefetch", prefetch, at_least=0)
-    try:
-        import torch  # noqa: F401  says whether it is there
-    except ModuleNotFoundError as error:
-        raise DatasetError("to_torch: PyTorch is not installed: pip install torch") from error
-    from spanwise.pipelines.input.torch_dataset import Handover, TorchDataset
+        Without `copy`, tensors share the memory of the dataset's arrays where they can, so nobody may write to them.
+        Tensors are put into pinned memory, or on a device, `prefetch` elements ahead; with workers the loader does the
+        former: `DataLoader(…, pin_memory=True)`. Its iterators have `state_dict` and `load_state_dict`, which
+        torchdata's `StatefulDataLoader`, and Lightning with it, save and restore. With `lightning`, a state leaves out
+        the element that Lightning reads ahead where the number of elements is not known; a loader without workers.
+        """
+        check_whole("to_torch", "prefetch", prefetch, at_least=0)
+        try:
+            import torch  # noqa: F401  says whether it is there
+        except ModuleNotFoundError as error:
+            raise DatasetError("to_torch: PyTorch is not installed: pip install torch") from error
+        from spanwise.pipelines.input.torch_dataset import Handover, TorchDataset
 
-    return TorchDataset(dataset, Handover(prefetch=prefetch, **handover))
+        handover = Handover(copy=copy, pin_memory=pin_memory, device=device, prefetch=prefetch, lightning=lightning)
+        return TorchDataset(self, handover)
 
+    def to_jax(self, *, sharding: Any = None, prefetch: int = 0) -> Any:
+        """An iterable of elements whose leaves are JAX arrays.
 
-def to_jax(dataset: Flow, *, sharding: Any, prefetch: int) -> Any:
-    check_whole("to_jax", "prefetch", prefetch, at_least=0)
-    try:
-        import jax  # noqa: F401  says whether it is there
-    except ModuleNotFoundError as error:
-        raise DatasetError("to_jax: JAX is not installed: pip install jax") from error
-    from spanwise.pipelines.input.jax_arrays import JaxArrays
+        They are placed by `sharding`: a device, a sharding such as `NamedSharding(mesh, PartitionSpec("data"))`,
+        or a function of a leaf that returns one; `prefetch` elements ahead of their use. With several processes, the
+        elements of each are its part of the whole. An array that nobody can write to is not copied on a CPU.
+        """
+        check_whole("to_jax", "prefetch", prefetch, at_least=0)
+        try:
+            import jax  # noqa: F401  says whether it is there
+        except ModuleNotFoundError as error:
+            raise DatasetError("to_jax: JAX is not installed: pip install jax") from error
+        from spanwise.pipelines.input.jax_arrays import JaxArrays
 
-    return JaxArrays(dataset, sharding, prefetch)
+        return JaxArrays(self, sharding, prefetch)
 
+    def to_tf(self, *, signature: Any = None) -> Any:
+        """A `tf.data.Dataset` of the elements; each pass is the dataset's next one.
 
-def to_tf(dataset: Flow, signature: Any) -> Any:
-    try:
-        import tensorflow  # noqa: F401, ICN001  says whether it is there
-    except ModuleNotFoundError as error:
-        raise DatasetError("to_tf: TensorFlow is not installed: pip install tensorflow") from error
-    from spanwise.pipelines.input.tf_dataset import make_dataset
+        The types of its tensors are known from the graph, or from its first element, which is computed once more for
+        that; or they are given: `signature` is what `tf.data.Dataset.from_generator` calls `output_signature`. What no
+        tensor can hold is refused here where the graph shows it, else when it comes. Dataclasses become dicts.
+        """
+        try:
+            import tensorflow  # noqa: F401, ICN001  says whether it is there
+        except ModuleNotFoundError as error:
+            raise DatasetError("to_tf: TensorFlow is not installed: pip install tensorflow") from error
+        from spanwise.pipelines.input.tf_dataset import make_dataset
 
-    return make_dataset(dataset, signature)
+        return make_dataset(self, signature)
+
+    def _check_finite(self, sink: str) -> None:
+        if self.cardinality == math.inf:
+            raise DatasetError(f"{sink}: this dataset never ends; limit it with take(n).")

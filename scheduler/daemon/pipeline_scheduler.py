@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from spanwise.orchestrator import process
@@ -32,6 +32,7 @@ from spanwise.scheduler.daemon.due_tick import (
     WaitForRun,
     WaitForSpans,
 )
+from spanwise.scheduler.daemon.exiting_children import ExitingChildren
 from spanwise.scheduler.daemon.open_tick import (
     BeginAttempt,
     CloseRun,
@@ -76,19 +77,8 @@ log = logging.getLogger("spanwise.scheduler")
 POLL_S = 1.0
 """Between two looks at what does not announce itself: a run that is not our child, a lease that others hold."""
 
-EXIT_S = 60.0
-"""How long a process may live after the end of its run."""
-
 FRESHNESS_S = 60.0
 """Between two looks whether the model in service is stale."""
-
-
-@dataclass(frozen=True)
-class ExitingChild:
-    """A process whose run has ended. What becomes of it changes no outcome."""
-
-    process: subprocess.Popen[bytes]
-    until_s: float  #: monotonic: when it is killed
 
 
 class PipelineScheduler:
@@ -101,7 +91,7 @@ class PipelineScheduler:
         services: SchedulerServices,
         watch: HeartbeatWatch,
     ) -> None:
-        self.exiting: list[ExitingChild] = []
+        self.exiting = ExitingChildren()
         self.due_at: datetime | None = None  #: when the next tick comes
         self.look_s = 0.0  #: monotonic: when to look again, whatever comes
         self.adopting = True  #: ticks of dead schedulers may be there to take over
@@ -159,13 +149,11 @@ class PipelineScheduler:
             if tick.child is not None and tick.child.poll() is None:
                 tick.stopped = why
                 tick.child.terminate()
-        for each in self.exiting:
-            each.process.terminate()
+        self.exiting.terminate()
 
     def kill(self, store: Store) -> None:
         """Ends its runs, those that would not when they were asked; their children see to it."""
-        for each in self.exiting:
-            each.process.kill()
+        self.exiting.kill()
         for tick in self.open.values():
             if tick.child is None or tick.closer is not None:
                 continue
@@ -190,14 +178,14 @@ class PipelineScheduler:
         if self.due_at is not None and now >= self.due_at and not self.retired:
             return True
         children = [tick.child for tick in self.open.values() if tick.child is not None]
-        children += [each.process for each in self.exiting]
-        return monotonic >= self.look_s or any(child.poll() is not None for child in children)
+        exited = self.exiting.has_news() or any(child.poll() is not None for child in children)
+        return exited or monotonic >= self.look_s
 
     # --- a step
 
     def step(self, store: Store, me: int, now: datetime, monotonic: float, *, until: datetime | None) -> None:
         """Looks at everything there is to look at, and takes ticks that have come by `until`; None: begins nothing."""
-        self._reap(monotonic)
+        self.exiting.reap(self.key, monotonic)
         if self.adopting:
             self._adopt(store, me, now)
         for tick in list(self.open.values()):
@@ -227,7 +215,7 @@ class PipelineScheduler:
     def _next_look(self, monotonic: float) -> float:
         timetable = self.description.timetable
         moments = [self._freshness_s] if timetable.freshness is not None else []
-        moments += [max(each.until_s, monotonic + POLL_S) for each in self.exiting]
+        moments += [max(until_s, monotonic + POLL_S) for until_s in self.exiting.deadlines()]
         for tick in self.open.values():
             if tick.child is None:
                 moments.append(max(tick.again_s, monotonic + POLL_S))
@@ -243,18 +231,10 @@ class PipelineScheduler:
             moments.append(monotonic + FRESHNESS_S)
         return min(moments, default=float("inf"))
 
-    def _reap(self, monotonic: float) -> None:
-        """Forgets processes that have exited, and kills those that take too long."""
-        for each in self.exiting:
-            if each.process.poll() is None and monotonic >= each.until_s:
-                log.warning("exit-forced", extra={"pipeline": self.key, "pid": each.process.pid})
-                each.process.kill()
-        self.exiting = [each for each in self.exiting if each.process.poll() is None]
-
     def _leave_child(self, tick: OpenTick, monotonic: float) -> None:
         """Lets a process exit whose run has ended."""
         if tick.child is not None and tick.child.poll() is None:
-            self.exiting.append(ExitingChild(tick.child, monotonic + EXIT_S))
+            self.exiting.add(tick.child, monotonic)
         tick.child = None
 
     def _adopt(self, store: Store, me: int, now: datetime) -> None:

@@ -22,14 +22,13 @@ from spanwise.components.transform.analyzers import (
 )
 from spanwise.components.transform.preprocessing import (
     Columns,
-    PreprocessingTrace,
     analyze,
     bucketize,
     mean,
     quantile,
     scale_to_z_score,
-    trace_function,
 )
+from spanwise.components.transform.trace import PreprocessingTrace, trace_function
 
 ALL = [Count(), MeanAndDeviation(), Total(), Extremes(), Boundaries(4), Quantile(0.5), Terms()]
 

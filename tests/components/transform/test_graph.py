@@ -14,7 +14,6 @@ from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.graph import Preprocessor
 from spanwise.components.transform.preprocessing import (
     Columns,
-    PreprocessingTrace,
     bucketize,
     cross,
     hash_buckets,
@@ -23,10 +22,10 @@ from spanwise.components.transform.preprocessing import (
     one_hot,
     scale_to_0_1,
     scale_to_z_score,
-    trace_function,
     vocabulary,
 )
 from spanwise.components.transform.standalone import extract_source, load
+from spanwise.components.transform.trace import PreprocessingTrace, trace_function
 
 NAN = float("nan")
 
