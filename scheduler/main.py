@@ -90,7 +90,7 @@ def _describe(error: Exception) -> tuple[str, int]:
 
 def _add_locations(message: str, arguments: list[str]) -> str:
     """The message with --root and --config, as they were typed, after each command that it says to type."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = zip(arguments, [*arguments[1:], ""], strict=False)
     typed = [text.partition("=")[::2] if "=" in text else (text, value) for text, value in pairs]
     found = [text for name, value in typed if name in ("--root", "--config") for text in (name, value)]
     if not found:
