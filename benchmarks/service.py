@@ -258,7 +258,7 @@ class Asking:
         """As a consumer of four workers does."""
         self._number += 1
         request = ExchangeSplits(client=self._client, number=self._number, done=self._held, want=16)
-        self._held = self._connection.ask(request)[0].held
+        self._held = tuple(split for split, _ in self._connection.ask(request)[0].held)
         return len(self._held)
 
 
