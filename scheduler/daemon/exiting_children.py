@@ -42,9 +42,8 @@ class ExitingChildren:
 
     def reap(self, pipeline: str, monotonic: float) -> None:
         """Forgets those that have exited, and kills those that take too long."""
-        for child, until_s in list(self._children.items()):
-            if child.poll() is not None:
-                del self._children[child]
-            elif monotonic >= until_s:
+        for child, until_s in self._children.items():
+            if child.poll() is None and monotonic >= until_s:
                 log.warning("exit-forced", extra={"pipeline": pipeline, "pid": child.pid})
                 child.kill()
+        self._children = {child: until_s for child, until_s in self._children.items() if child.poll() is None}
