@@ -102,7 +102,7 @@ class Tree:
     """The content of a file or folder."""
 
     digest: str  #: of the files' names and bytes; the folder's own name and place do not count
-    files: Mapping[str, str]  #: digest of each regular file's bytes, by its path below the folder
+    files: Mapping[str, str]  #: digest of each regular file's bytes, by its path below the folder, in order
     size_bytes: int  #: their total size
 
 
@@ -144,7 +144,7 @@ def of_tree(
         raise Unfingerprintable(f"{root} could not be fingerprinted: there is nothing at {error.filename}.") from error
     except OSError as error:
         raise Unfingerprintable(f"{root} could not be fingerprinted: {error}.") from error
-    return Tree(digest=total.hex(), files=files, size_bytes=sum(sizes))
+    return Tree(digest=total.hex(), files=dict(sorted(files.items())), size_bytes=sum(sizes))
 
 
 def _walk(root: Path, contents: Callable[[str], bytes], *, sync: bool) -> Iterator[tuple[bytes, bytes, bytes]]:

@@ -823,6 +823,16 @@ def test_nothing_has_no_digest(tmp_path):
         of_tree(tmp_path / "nowhere")
 
 
+def test_the_files_of_a_folder_are_in_the_order_of_their_names_on_every_file_system(tmp_path):
+    """File systems list them in the order of hashes, or of making; what is stored of them must be the same bytes."""
+    names = [f"{number * 7 % 20:02}/{name}" for number in range(20) for name in ("b", "c", "a")]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+
+    assert list(of_tree(tmp_path).files) == sorted(names)
+
+
 def test_syncing_changes_nothing_but_writes_through_everything(folder, monkeypatch):
     """With `sync`, each file and each folder reaches the disk, a folder after what is in it."""
     synced = []
