@@ -434,7 +434,7 @@ class Dataset(Sinks):
 
     def options(self, **changes: Any) -> Dataset:
         """The same elements, run with other options; see `Options` for the names."""
-        known = [each.name for each in fields(Options) if each.name != "consumer"]
+        known = [each.name for each in fields(Options) if each.name not in {"consumer", "in_order"}]
         for name, value in changes.items():
             if name not in known:
                 raise DatasetError(f"options({name}=…): no such option. The options are {', '.join(known)}.")

@@ -75,6 +75,7 @@ class Options:
     cpu_budget: int | None = None  #: how many cores may be busy; None means those this process may use
     memory_budget_bytes: int | None = None  #: for buffers; None means half of what is free
     consumer: Consumer | None = field(default=None, repr=False, compare=False)  #: who reads it; stays in its process
+    in_order: bool = field(default=False, repr=False)  #: whatever `deterministic` says: other passes count on it too
 
 
 @dataclass(kw_only=True, slots=True)
@@ -148,7 +149,7 @@ class Opening:
 
     def is_ordered(self, deterministic: bool | None) -> bool:
         """Whether a parallel op keeps the order of its input: as it says itself, or else as the options say."""
-        return self.options.deterministic if deterministic is None else deterministic
+        return self.options.in_order or (self.options.deterministic if deterministic is None else deterministic)
 
     def round(self, number: int) -> Opening:
         """For one of the rounds of a `repeat`: ops that shuffle do it differently in each."""

@@ -125,10 +125,11 @@ class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-igno
         return TorchIterator(dataset, epoch, self._handover, follow, leaves_out=leaves_out)
 
     def _share(self, worker: Any) -> Flow:
-        """The elements of one worker; all of them shuffle alike, also where no seed was given."""
+        """The elements of one worker; all have them in one order, also where none or no seed was asked for."""
         op, settings = self._dataset.op, self._dataset.settings
         if settings.seed is None:
             settings = replace(settings, seed=mix_seed(worker.seed - worker.id))
+        settings = replace(settings, in_order=worker.num_workers > 1)
         return type(self._dataset)(Shard(input=op, shards=worker.num_workers, index=worker.id), settings)
 
     def _epoch(self, name: str, restored: int = 0) -> int:

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import random
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +11,7 @@ import pytest
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines import input as inputs
+from tests.pipelines.input.service.servers import Service
 
 torch = pytest.importorskip("torch")
 loaders = pytest.importorskip("torchdata.stateful_dataloader")
@@ -35,6 +38,35 @@ def test_each_epoch_has_every_element_once_in_another_order(workers):
 
     for epoch in range(3):
         assert ints(loader) == list(numbers().iterator(epoch=epoch))
+
+
+def uneven(number):
+    time.sleep(random.random() / 1_000)
+    return number
+
+
+def test_workers_share_what_has_no_order_in_one_order():
+    """Else some elements come twice, and others never."""
+    unordered = inputs.range(200).map(uneven, num_parallel=4, deterministic=False)
+    loader = torch.utils.data.DataLoader(unordered.to_torch(), batch_size=None, num_workers=2)
+
+    assert ints(loader) == list(range(200))
+
+
+@pytest.mark.parametrize("mode", ["off", "dynamic", "exactly_once"])
+def test_workers_do_not_share_the_elements_of_a_data_service(mode):
+    """Each would read a job of its own, in an order of its own; one worker reads them all."""
+    with Service(1) as service:
+        dataset = inputs.range(40).distribute(service.target, mode)
+
+        def loader(workers):
+            return torch.utils.data.DataLoader(
+                dataset.to_torch(), batch_size=None, num_workers=workers, multiprocessing_context="spawn"
+            )
+
+        with pytest.raises(DatasetError, match="Read the service in one process"):
+            list(loader(2))
+        assert sorted(ints(loader(1))) == list(range(40))
 
 
 @pytest.mark.parametrize("stop", [0, 1, 7, 39])

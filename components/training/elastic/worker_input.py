@@ -73,7 +73,7 @@ def build_task_graph(
     dataset = Dataset(reading).apply(dataset_fn)
     if isinstance(dataset.spec, Table):
         raise ParameterError("dataset_fn returns rows, and workers need batches: end it with .batch(256).")
-    options = replace(dataset.settings, deterministic=True)
+    options = replace(dataset.settings, in_order=True)
     op = optimize(assign_seeds(dataset.op, seed), options).op
     for each in list_ops(op):
         if isinstance(each, Cache | Snapshot):

@@ -195,10 +195,8 @@ class SnapshotStream(Stream):
 
     def _is_repeatable(self) -> bool:
         """Whether a state of the input leads to the same elements in the same order."""
-        default = self._opening.options.deterministic
-        ops = list_ops(self._op.input)
-        by_op = [getattr(op, "deterministic", None) for op in ops]
-        ordered = all(default if each is None else each for each in by_op) and default
+        ops, is_ordered = list_ops(self._op.input), self._opening.is_ordered
+        ordered = is_ordered(None) and all(is_ordered(getattr(op, "deterministic", None)) for op in ops)
         return ordered and all(op.proves_place for op in ops)
 
     def _reusable(self, run_id: str | None = None) -> ReusableChunks:

@@ -10,7 +10,7 @@ from spanwise.orchestrator.errors import DatasetError, StateMismatch
 from spanwise.pipelines.input.commits import KEY, PassCommits
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.flow import AnyFlow, extend
-from spanwise.pipelines.input.op import CommitRegistry, Count, Element, Op, Opening, State, Stream
+from spanwise.pipelines.input.op import CommitRegistry, Count, Element, Op, Opening, State, Stream, list_ops
 from spanwise.pipelines.input.service.client.coordinated import CoordinatedReader
 from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.client.job import JobSettings
@@ -43,6 +43,12 @@ class Distribute(JobSettings, Op):
         return math.inf if self.endless else None
 
     def open(self, opening: Opening) -> Stream:
+        if opening.options.in_order:
+            raise DatasetError(
+                "distribute: several processes share the elements of this dataset by counting them, and each would get "
+                "those of the data service in another order. Read the service in one process, such as "
+                "DataLoader(…, num_workers=1): its workers do the work."
+            )
         epoch = ".".join(map(str, opening.epoch))
         consumer = opening.options.consumer
         op = self if consumer is None else replace(self, scope=consumer.name)
@@ -102,6 +108,8 @@ def _check_parts(dataset: AnyFlow, mode: ShardingPolicy) -> None:
         why = why_unsplit(hide_snapshots(plan)) or why_whole(plan, leased=mode.is_leased)
     elif mode is ShardingPolicy.FILE:
         why = why_not_by_file(dataset.op)
+    elif mode.is_static and any(isinstance(each, Distribute) for each in list_ops(dataset.op)):
+        why = "in each of them the elements of Distribute come in another order"
     if why:
         raise DatasetError(
             f"distribute(processing_mode={mode.value!r}): workers get parts of the dataset, and {why}. Or use "

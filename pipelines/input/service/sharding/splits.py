@@ -179,16 +179,6 @@ def describe_split(op: Op, number: int) -> str:
     return f"split {number}"
 
 
-def in_order(op: Op) -> Op:
-    """The graph whose parallel ops keep the order of their inputs, also those that say that they need not."""
-
-    def order(each: Op) -> Op:
-        changes: dict[str, object] = {"deterministic": True}
-        return replace(each, **changes) if getattr(each, "deterministic", None) is False else each
-
-    return rebuild(op, order)
-
-
 def cut_to_split(op: Op, number: int) -> Op:
     """The graph with one split of one source and nothing of the others; splits are numbered through all sources."""
     parts: dict[int, Op] = {}

@@ -58,8 +58,8 @@ def why_not_by_file(op: Op) -> str:
     ops = [each for each in list_ops(op) if not (isinstance(each, Zip) and _pairs_rows_of_files(each))]
     if reason := next((each.needs_all for each in ops if each.needs_all), ""):
         return f"{reason}; put it behind distribute"
-    if not _files_of(op):
-        names = ", ".join(source.name for source in sources_of(op))
+    files = _files_of(op)
+    if names := ", ".join(source.name for source in sources_of(op) if id(source) not in files):
         return f"an unshardable source dataset was found: {names} reads no files; use 'data', or 'file_or_data'"
     return ""
 

@@ -20,7 +20,7 @@ from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
 from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
-from spanwise.pipelines.input.service.sharding.splits import cut_to_split, describe_split, in_order, plan_graph
+from spanwise.pipelines.input.service.sharding.splits import cut_to_split, describe_split, plan_graph
 from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
@@ -218,6 +218,7 @@ class WorkerServer(Serving):
         options = replace(options, seed=task.seed if options.seed is None else options.seed)
         if task.mode.is_static:
             op = cut_to_shard(op, task.mode, task.shards, task.index)
+            options = replace(options, in_order=task.mode is not ShardingPolicy.FILE)
             return TaskPass(op, options, flow, in_runs=in_runs, epoch=epoch)
         queue = TakenSplits(task.task, self._dispatcher)
         graph = read_from_queue(plan_graph(assign_seeds(op, options.seed or 0), options), queue)
@@ -228,8 +229,8 @@ class WorkerServer(Serving):
         shipped = self._graph(request.dataset)
         options = shipped.options
         seed = mix_seed(request.seed if options.seed is None else options.seed, request.split)
-        graph = in_order(with_own_caches(cut_to_split(plan_graph(shipped.op, options), request.split)))
-        options = replace(options, seed=seed, optimize=False, autotune=False, deterministic=True)
+        graph = with_own_caches(cut_to_split(plan_graph(shipped.op, options), request.split))
+        options = replace(options, seed=seed, optimize=False, autotune=False, in_order=True)
         place = f"the beginning of {describe_split(plan_graph(shipped.op, options), request.split)}."
         return TaskPass(graph, options, shipped.flow, epoch=parse_epoch(request.epoch), place=place)
 

@@ -1,5 +1,7 @@
 """The input of a worker: one dataset over tasks, whose batches end with their task."""
 
+import threading
+
 import pytest
 
 from spanwise.components.training.elastic.tasks import JobPlan, TaskKind, TaskLease, TaskTable
@@ -110,6 +112,21 @@ def test_tasks_that_follow_each_other_decode_their_row_group_once(reading, monke
     assert in_order == 1
     assert len(opened) == 3
     assert [batch.tolist() for batch in found] == [list(range(stop)) for stop in (30, 20, 90)]
+
+
+def test_batches_keep_their_order_whatever_a_function_says(reading):
+    """Another worker that continues a task skips as many batches as were counted; predictions are of the rows in order."""
+    late = threading.Event()
+
+    def first_is_last(batch):
+        if batch["x"][0] == 0:
+            late.wait(0.2)
+        return batch
+
+    def unordered(rows):
+        return rows.select("x").batch(5).as_numpy().map(first_is_last, num_parallel=4, deterministic=False)
+
+    assert flat(flat(rows_of(pieces_of(reading, unordered)))) == list(range(90))
 
 
 def test_only_the_columns_are_read_that_are_needed(reading):

@@ -1,0 +1,87 @@
+"""Workers that count the elements of one dataset count them in one order; what has none, or cannot be shared, is refused."""
+
+import random
+import time
+
+import pytest
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
+from tests.pipelines.input.service.servers import listed
+
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def service():
+    with listed(2) as running:
+        yield running
+
+
+def uneven(number):
+    time.sleep(random.random() / 1_000)
+    return number
+
+
+def tens(number):
+    return inputs.range(10 * number, 10 * number + 10).map(uneven, num_parallel=4, deterministic=False)
+
+
+NUMBERS = inputs.range(COUNT)
+UNORDERED = {
+    "map": NUMBERS.map(uneven, num_parallel=4, deterministic=False),
+    "options": NUMBERS.map(uneven, num_parallel=4).options(deterministic=False),
+    "nested": inputs.range(COUNT // 10).flat_map(tens),
+    "interleave": inputs.range(COUNT // 10).interleave(tens, cycle_length=4, num_parallel=4, deterministic=False),
+}
+
+
+@pytest.mark.parametrize("unordered", UNORDERED)
+@pytest.mark.parametrize("mode", ["data", "hint"])
+def test_workers_that_share_by_elements_have_them_in_one_order(service, unordered, mode):
+    """Whatever the dataset says of its order: else some elements come twice, and others never."""
+    dataset = UNORDERED[unordered]
+    dataset = dataset.shard(inputs.SHARD_HINT, 0) if mode == "hint" else dataset
+
+    assert sorted(dataset.distribute(service.target, mode)) == list(range(COUNT))
+
+
+def test_leased_splits_of_nested_datasets_are_in_order(service):
+    """A worker that takes over skips what was sent."""
+    found = list(UNORDERED["nested"].distribute(service.target, "exactly_once"))
+
+    assert found == list(range(COUNT))
+
+
+@pytest.mark.parametrize("mode", ["data", "file_or_data", "hint"])
+@pytest.mark.parametrize("below", ["off", "dynamic", "exactly_once"])
+def test_elements_of_a_service_are_not_shared_by_counting_them(service, mode, below):
+    """Each worker would read a job of its own, in an order of its own."""
+    dataset = NUMBERS.distribute(service.target, below)
+
+    with pytest.raises(DatasetError, match=r"Distribute come in another order.*'off'"):
+        dataset.distribute(service.target, mode)
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """The numbers from 0 to 39 in four files."""
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{10 * number + at}\n" for at in range(10)))
+    return inputs.from_text(str(tmp_path / "*.txt")).map(int)
+
+
+OTHERS = {
+    "range": lambda: inputs.range(100, 110),
+    "generator": lambda: inputs.from_generator(lambda: iter(range(100, 110))),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_reads_no_files_is_not_shared_by_files(service, lines, other):
+    """Each worker would give all of it: so `file` refuses it, and `file_or_data` shares by elements."""
+    dataset = lines.concatenate(OTHERS[other]())
+
+    with pytest.raises(DatasetError, match=r"unshardable source dataset was found: .* reads no files; use 'data'"):
+        dataset.distribute(service.target, "file")
+    assert sorted(dataset.distribute(service.target, "file_or_data")) == [*range(40), *range(100, 110)]
