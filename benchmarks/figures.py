@@ -99,7 +99,7 @@ QUIET = 0.25
 """What else a machine may do, as a share of all its cores, while goals are judged."""
 
 
-def busy_share(over_s: float = 0.5) -> float:
+def busy_share(over_s: float = 5.0) -> float:
     """The share of all cores that was busy while this process slept; 0 where that is not known."""
 
     def read() -> tuple[int, int]:
