@@ -8,7 +8,7 @@ asked to go beyond, until the consumer takes its state: from then on only what i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from spanwise.pipelines.input.op import State
@@ -67,38 +67,43 @@ class PassCommits:
         self._streams[name] = stream
         self._restored.pop(name, None)
 
-    def describe(self, state: State) -> dict[str, State]:
-        """What a state needs beside itself; from now on only `commit` commits."""
+    @property
+    def begun(self) -> list[str]:
+        """The names of the streams that have begun; a place has them, since those that begin behind it are not used."""
+        return list(self._streams)
+
+    def describe(self, place: State) -> dict[str, State]:
+        """What a state needs beside the place; from now on only `commit` commits."""
         self._is_kept = True
         streams = dict(self._streams)
         for stream in streams.values():
             stream.keep_state()
-        used = self._used(_places(state))
+        used = self._used(place)
         found = {name: stream.describe() for name, stream in streams.items() if name not in used}
         return {**self._restored, **found}
 
-    def commit(self, state: State, described: Mapping[str, State] | None = None, *, wait: bool = True) -> None:
-        """All before the places in a state was used; of streams that it has described, nothing else."""
-        places = _places(state)
-        for name in self._used(places):
+    def commit(self, place: State, described: Mapping[str, State] | None = None, *, wait: bool = True) -> None:
+        """All before a place was used; of streams that its state has described, nothing else."""
+        for name in self._used(place):
             if name not in (described or {}):
                 self._streams[name].commit(None, wait=wait)
-        for name, place in places.items():
+        for name, each in _places(place["stream"]).items():
             if name in self._streams:
-                self._streams[name].commit(place, wait=wait)
+                self._streams[name].commit(each, wait=wait)
 
-    def _used(self, places: Mapping[str, State]) -> list[str]:
+    def _used(self, place: State) -> list[str]:
         """The streams that are over, and that no op refers to: they began before all to which one does."""
-        names = list(self._streams)
-        first = min((names.index(name) for name in places if name in self._streams), default=len(names))
+        begun, places = place.get("begun", self._streams), _places(place["stream"])
+        names = [name for name in self._streams if name in begun]
+        first = min((names.index(name) for name in places if name in names), default=len(names))
         return [name for name in names[:first] if self._streams[name].is_over]
 
-    def pass_by(self, stream: Any, *, is_over: bool = False) -> None:
+    def pass_by(self, place: Callable[[], State], *, is_over: bool = False) -> None:
         """The consumer asks for the next element, or has learned that there is none."""
         now = time.monotonic()
         if self._is_kept or not self._streams or (now < self._next_s and not is_over):
             return
-        self.commit(stream.state(), wait=False)
+        self.commit(place(), wait=False)
         after = time.monotonic()
         self._next_s = after + (after - now) / _SHARE
 

@@ -69,6 +69,7 @@ class DatasetIterator(Iterator[Element]):
         self._opening = replace(self._opening, commits=self._commits)
         self._state: State | None = None  # the last one that was taken
         self._stream: Stream | None = None
+        self.used: State | None = None  #: all before this place counts as used, rather than all that was given
         self.tuner: Tuner | None = None  #: what times this pass and sets its knobs; None if there is nothing to set
         self._closed = False
         self._lock = threading.RLock()  # of the stream: no two threads may take elements from it at once
@@ -93,23 +94,31 @@ class DatasetIterator(Iterator[Element]):
             raise StopIteration
         with self._lock:
             stream = self._stream or self._open()
-            self._commits.pass_by(stream)
+            self._commits.pass_by(self._used_place)
             try:
                 element = next(stream)
             except StopIteration:
-                self._commits.pass_by(stream, is_over=True)
+                self._commits.pass_by(self._used_place, is_over=True)
                 raise
             self._count.elements += 1
             return element
 
-    def state(self) -> State:
-        """Where it stands, as plain data: dicts, lists, texts, numbers and bytes.
+    def place(self) -> State:
+        """Where it stands, for `used` and `state`; unlike a state, it leaves it open what counts as used."""
+        with self._lock:
+            return {"stream": self._open().state(), "begun": self._commits.begun}
+
+    def _used_place(self) -> State:
+        return self.used or self.place()
+
+    def state(self, place: State | None = None) -> State:
+        """Where it stands, or stood at a `place`, as plain data: dicts, lists, texts, numbers and bytes.
 
         From now on, elements of a data service that were leased count as used when `commit` says so.
         """
         with self._lock:
-            stream = self._open().state()
-            self._state = {"stream": stream, "commits": self._commits.describe(stream), **self._facts()}
+            place = place or self.place()
+            self._state = {**place, "commits": self._commits.describe(place), **self._facts()}
             return self._state
 
     def commit(self, state: State | None = None) -> None:
@@ -121,7 +130,7 @@ class DatasetIterator(Iterator[Element]):
         with self._lock:
             state = state or self._state or self.state()
             if self._stream is not None and not self._closed:
-                self._commits.commit(state["stream"], state["commits"])
+                self._commits.commit(state, state["commits"])
 
     def _facts(self) -> State:
         return {
@@ -190,7 +199,7 @@ class DatasetIterator(Iterator[Element]):
     def close(self) -> None:
         """Ends the pass and releases what it holds."""
         if self._stream is not None and not self._closed:
-            self._commits.pass_by(self._stream, is_over=True)
+            self._commits.pass_by(self._used_place, is_over=True)
         self._release()
 
     def _release(self) -> None:

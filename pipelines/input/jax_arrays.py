@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -15,6 +14,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import convert_arrays, refuse_missing
 from spanwise.pipelines.input.element import Ragged, each_leaf
 from spanwise.pipelines.input.flow import Flow
+from spanwise.pipelines.input.lookahead import Lookahead
 from spanwise.pipelines.input.op import State
 
 Placement: TypeAlias = "Any | Callable[[Any], Any]"
@@ -43,25 +43,11 @@ class JaxIterator(Iterator[Any]):
     """One pass. Its state does not count what was placed on devices and not given yet."""
 
     def __init__(self, elements: Any, sharding: Placement | None, prefetch: int) -> None:
-        self._elements = elements
         self._sharding = sharding
-        self._prefetch = prefetch
-        self._ready: deque[tuple[State | None, Any]] = deque()  # the state before each element, and its arrays
-        self._failure: Exception | None = None
+        self._ahead = Lookahead(elements, lambda element: each_leaf(self._place, convert_arrays(element)), prefetch)
 
     def __next__(self) -> Any:
-        while len(self._ready) <= self._prefetch and self._failure is None:
-            before = self._elements.state() if self._prefetch else None
-            try:
-                element = next(self._elements)
-                self._ready.append((before, each_leaf(self._place, convert_arrays(element))))
-            except Exception as error:  # noqa: BLE001  also the end: it comes after what is ready
-                self._failure = error
-        if self._ready:
-            return self._ready.popleft()[1]
-        failure, self._failure = self._failure, None
-        assert failure is not None
-        raise failure
+        return next(self._ahead)
 
     def _place(self, leaf: Any) -> Any:
         if isinstance(leaf, Ragged):
@@ -82,23 +68,20 @@ class JaxIterator(Iterator[Any]):
 
     def state(self) -> State:
         """Where it stands: see `DatasetIterator.state`."""
-        before = self._ready[0][0] if self._ready else None
-        state: State = before or self._elements.state()
-        return state
+        return self._ahead.state()
 
     def restore(self, state: State) -> Self:
         """Continues where the iterator stood that returned the state."""
-        self._elements.restore(state)
+        self._ahead.elements.restore(state)
         return self
 
     def commit(self, state: State | None = None) -> None:
         """Counts the elements before a state as used: see `DatasetIterator.commit`."""
-        self._elements.commit(state)
+        self._ahead.elements.commit(state)
 
     def close(self) -> None:
         """Ends the pass."""
-        self._ready.clear()
-        self._elements.close()
+        self._ahead.close()
 
     def __enter__(self) -> Self:
         return self
@@ -106,8 +89,7 @@ class JaxIterator(Iterator[Any]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ready.clear()
-        self._elements.__exit__(kind, error, trace)
+        self._ahead.close() if error is None else self._ahead.elements.__exit__(kind, error, trace)
 
 
 def _refuse_truncation(array: Any) -> None:

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from spanwise.orchestrator.user_code import Shipment, ship, unpack
 from spanwise.pipelines.input.arrays import convert_arrays, refuse_missing
 from spanwise.pipelines.input.element import Ragged, each_leaf
 from spanwise.pipelines.input.flow import Flow
+from spanwise.pipelines.input.lookahead import Lookahead
 from spanwise.pipelines.input.op import State, mix_seed
 from spanwise.pipelines.input.ops.shard import Shard
 
@@ -155,47 +155,29 @@ class TorchIterator(Iterator[Any]):
         self, dataset: Flow, epoch: int, handover: Handover, follow: Callable[[int], None], *, leaves_out: bool = False
     ) -> None:
         self._dataset = dataset
-        self._leaves_out = leaves_out  # the element that was given last, if it was not the end
-        self._last: State | None = None  # before that element
-        self._handover = handover
         self._follow = follow
-        self._elements = dataset.iterator(epoch=epoch)
-        self._ready: deque[tuple[State | None, Any]] = deque()  # the state before each element, and its tensors
-        self._failure: Exception | None = None
+        elements = dataset.iterator(epoch=epoch)
+        self._ahead = Lookahead(elements, handover.tensors, handover.prefetch, leaves_out=leaves_out)
 
     def __next__(self) -> Any:
-        ahead = self._handover.prefetch
-        while len(self._ready) <= ahead and self._failure is None:
-            before = self._elements.state() if ahead or self._leaves_out else None
-            try:
-                self._ready.append((before, self._handover.tensors(next(self._elements))))
-            except Exception as error:  # noqa: BLE001  also the end: it comes after what is ready
-                self._failure = error
-        if self._ready:
-            self._last, tensors = self._ready.popleft()
-            return tensors
-        self._last = None
-        failure, self._failure = self._failure, None
-        assert failure is not None
-        if isinstance(failure, StopIteration):
-            self._elements.close()
-        raise failure
+        return next(self._ahead)
 
     def state_dict(self) -> State:
         """Where it stands: the state of the dataset's iterator."""
-        if self._leaves_out and self._last is not None:
-            return {"input": self._last}
-        state = self._ready[0][0] if self._ready else self._elements.state()
-        assert state is not None
-        return {"input": state}
+        return {"input": self._ahead.state()}
 
     def load_state_dict(self, state: State) -> None:
         """Continues where the iterator stood that returned the state."""
-        self._elements.close()
-        self._ready.clear()
-        self._failure = self._last = None
-        self._elements = self._dataset.iterator(epoch=0).restore(state["input"])
+        self._ahead.restart(self._dataset.iterator(epoch=0).restore(state["input"]))
         self._follow(int(state["input"]["epoch"][0]))
+
+    def commit(self, state: State | None = None) -> None:
+        """Counts the elements before a state as used: see `DatasetIterator.commit`."""
+        self._ahead.elements.commit(state and state["input"])
+
+    def close(self) -> None:
+        """Ends the pass."""
+        self._ahead.close()
 
 
 def _remove(folder: str, owner: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed, StateMismatch
 from spanwise.pipelines import input as inputs
+from tests.pipelines.input.service.servers import Service
 
 jax = pytest.importorskip("jax")
 ocp = pytest.importorskip("orbax.checkpoint")
@@ -43,6 +44,27 @@ def test_prefetched_elements_are_the_same(prefetch):
     with pytest.raises(FunctionFailed):
         next(elements)
     assert as_lists(elements) == [6, 3]
+
+
+@pytest.mark.parametrize("prefetch", [0, 10])
+def test_what_was_placed_and_not_given_is_not_committed(prefetch):
+    """Neither with a state nor by a pass that stores none: another consumer gets it."""
+    with Service(2) as service:
+        for name, stores in (("kept", True), ("plain", False)):
+            dataset = inputs.range(60).distribute(service.target, "exactly_once", job_name=name)
+            elements = dataset.to_jax(prefetch=prefetch).iterator(epoch=0)
+            learned = as_lists(itertools.islice(elements, 20))
+            state = elements.state() if stores else None
+            if stores:
+                elements.commit()
+            else:
+                elements.close()
+            rest = dataset.to_jax().iterator(epoch=0)
+            learned += as_lists(rest.restore(state) if stores else rest)
+            rest.close()
+            elements.close()
+
+            assert sorted(learned) == list(range(60))
 
 
 def test_arrays_are_laid_over_a_mesh():

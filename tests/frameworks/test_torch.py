@@ -102,6 +102,25 @@ def test_the_state_of_an_iterator_is_plain_data():
     assert first + ints(other) == list(numbers().iterator(epoch=0))
 
 
+def test_what_was_sent_ahead_and_not_given_is_not_committed():
+    """A pass that stores no states commits what was given, whatever is ready; one that does, when it says so."""
+    with Service(2) as service:
+        for name, stores in (("kept", True), ("plain", False)):
+            dataset = inputs.range(60).distribute(service.target, "exactly_once", job_name=name)
+            elements = iter(dataset.to_torch(prefetch=10))
+            learned = ints(itertools.islice(elements, 20))
+            rest = iter(dataset.to_torch())
+            if stores:
+                state = elements.state_dict()
+                elements.commit()
+                rest.load_state_dict(state)
+            else:
+                elements.close()
+            learned += ints(rest)
+
+            assert sorted(learned) == list(range(60))
+
+
 def test_tensors_have_memory_of_their_own_unless_it_may_be_shared():
     """Torch cannot be kept from writing to a tensor."""
     array = np.arange(4.0)

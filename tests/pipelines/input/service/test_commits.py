@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 import time
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError, StateMismatch
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.commits import PassCommits
+from spanwise.pipelines.input.lookahead import Lookahead
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.lease_reader import LeaseReader
 from spanwise.pipelines.input.service.wire.connection import Disconnected
@@ -149,8 +151,6 @@ def test_a_consumer_that_has_committed_all_waits_for_those_that_have_not(service
     dataset = squares(service, "exactly_once", job_name="waits")
     other = dataset.iterator(epoch=0)
     mine = [next(other)]
-    import threading
-
     found = []
     reading = threading.Thread(target=lambda: found.extend(dataset.iterator(epoch=0)))
     reading.start()
@@ -205,13 +205,72 @@ def test_what_has_ended_since_a_state_was_taken_is_not_committed_with_it():
     """The state describes it, so a restored pass reads it again; a state that does not has used it."""
     commits, stream = PassCommits(), Ended()
     commits.register(commits.name("0"), stream)
-    described = commits.describe({})
+    place = {"stream": {}, "begun": commits.begun}
+    described = commits.describe(place)
     stream.is_over = True
-    commits.commit({}, described)
+    commits.commit(place, described)
     before = list(stream.committed)
-    commits.commit({}, commits.describe({}))
+    commits.commit(place, commits.describe(place))
 
     assert (before, stream.committed) == ([], [None])
+
+
+def test_what_has_begun_and_ended_behind_a_state_is_not_committed_with_it():
+    """A checkpoint may be stored while the training goes on, and be committed only then."""
+    commits, stream = PassCommits(), Ended()
+    place = {"stream": {}, "begun": commits.begun}
+    described = commits.describe(place)
+    commits.register(commits.name("0"), stream)
+    stream.is_over = True
+    commits.commit(place, described)
+
+    assert stream.committed == []
+
+
+def ahead(dataset, count):
+    return Lookahead(dataset.iterator(epoch=0), lambda n: n, count)
+
+
+def test_what_is_ready_and_not_given_is_not_committed_with_a_state(service):
+    """An iterator that converts ahead reads past the place where its user stands."""
+    dataset = squares(service, "exactly_once")
+    killed = ahead(dataset, 30)
+    learned = list(itertools.islice(killed, 20))
+    state = killed.state()
+    killed.elements.commit()
+    last = dataset.iterator(epoch=0).restore(state)
+    learned += last
+    last.close()
+    killed.close()
+
+    assert sorted(learned) == SQUARES
+
+
+@pytest.mark.parametrize("count", [0, 3, 30])
+def test_who_converts_ahead_commits_by_itself_what_was_given(service, count):
+    """As a plain loop does: all that it has gone beyond, and nothing that is only ready."""
+    dataset = squares(service, "exactly_once", job_name=f"ahead {count}")
+    first = ahead(dataset, count)
+    learned = list(itertools.islice(first, 20))
+    first.close()
+    rest = list(dataset.iterator(epoch=0))
+
+    assert sorted(learned + rest) == SQUARES
+
+
+def test_who_has_converted_all_ahead_has_used_it_at_the_end(service):
+    """So nobody else gets it again."""
+    dataset = squares(service, "exactly_once", job_name="ahead of the end")
+    other = dataset.iterator(epoch=0)
+    first = [next(other)]
+    found = []
+    reading = threading.Thread(target=lambda: found.extend(ahead(dataset, 4)))
+    reading.start()
+    eventually(lambda: len(found) > 30)
+    rest = list(other)
+    reading.join(60)
+
+    assert sorted(found + first + rest) == SQUARES
 
 
 def test_an_element_that_kills_workers_is_an_error_after_a_few_of_them(service, monkeypatch):
