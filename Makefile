@@ -33,12 +33,10 @@ demo-service: $(VENV)/.demo  ## The same, with trainers fed by a data service of
 	$(BIN)/python -m spanwise.pipelines.flights_demo --service
 
 # PostgreSQL is Debian's, Ray is PyPI's, and the S3 server comes by the proxy of Go's modules.
-demo-cluster: $(BIN)/python  ## The same on a cluster of PostgreSQL, S3 and Ray, of which a worker and a controller die
+demo-cluster: $(BIN)/python $(VENV)/storage/versitygw  ## The same on a cluster of PostgreSQL, S3 and Ray, of which a worker and a controller die
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v initdb >/dev/null || { echo "Installing PostgreSQL"; \
 	    apt-get install --yes --no-install-recommends postgresql >/dev/null; } || \
 	    { echo "There is no PostgreSQL, and apt-get could not install it: apt-get install postgresql" >&2; exit 1; }
-	@[ -x $(VENV)/storage/versitygw ] || { echo "Installing versitygw"; \
-	    GOBIN="$(abspath $(VENV)/storage)" go install github.com/versity/versitygw/cmd/versitygw@v1.8.0; }
 	@[ -x $(VENV)/engines/bin/python ] || $(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,ray,storage]'
 	$(VENV)/engines/bin/python -m spanwise.pipelines.flights_cluster --gateway $(VENV)/storage/versitygw
@@ -93,15 +91,16 @@ pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in doc
 	$(BIN)/python docs/_pictures.py
 
 # Slurm is Debian's: slurmd keeps jobs in cgroups, for which it has to be root.
-test-engines: $(BIN)/python  ## Run nodes on small clusters of Ray and Slurm, workers of the data service on Ray and Dask, and data work on Prism and Flink; needs go, mvn and java
-	@command -v slurmd munged >/dev/null || { echo "Installing Slurm"; \
-	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge >/dev/null; } || \
-	    { echo "There is no Slurm, and apt-get could not install it: apt-get install slurmctld slurmd slurm-client munge" >&2; exit 1; }
+test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clusters of Ray and Slurm, the demo on a cluster, workers of the data service on Ray and Dask, and data work on Prism and Flink; needs go, mvn and java
+	@{ command -v slurmd munged && { ls /usr/lib/postgresql/*/bin/postgres || command -v initdb; }; } >/dev/null 2>&1 || \
+	    { echo "Installing Slurm and PostgreSQL"; \
+	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge postgresql >/dev/null; } || \
+	    { echo "apt-get could not install them: apt-get install slurmctld slurmd slurm-client munge postgresql" >&2; exit 1; }
 	$(BIN)/python -m venv $(VENV)/engines
-	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,ray,test]'
+	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,demo,ray,test]'
 	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/data_service/test_engines.py
-	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 $(VENV)/engines/bin/python -m pytest -n 0 \
-	    tests/contract/test_executor.py tests/scenario/test_engines.py
+	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 \
+	    tests/contract/test_executor.py tests/scenario/test_engines.py tests/scenario/test_demo_cluster.py
 	tests/contract/beam_engines.sh $(VENV)/beam $(VENV)/engines/bin/python
 	SPANWISE_TEST_BEAM=$(VENV)/beam $(VENV)/engines/bin/python -m pytest -n 0 tests/scenario/test_beam_runners.py
 
@@ -178,6 +177,10 @@ $(VENV)/peers/.made: | $(BIN)/python
 	$(BIN)/python -m venv --clear $(VENV)/peers
 	$(VENV)/peers/bin/python -m pip --disable-pip-version-check --quiet install 'tensorflow>=2.19' pyarrow 'grain>=0.2.18'
 	@touch $@
+
+$(VENV)/storage/versitygw:
+	@echo "Installing versitygw"
+	@GOBIN="$(abspath $(VENV)/storage)" go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 
 venv: $(VENV)/.dev  ## Make the environment for work on spanwise itself
 

@@ -110,7 +110,7 @@ class RayCluster:
     def __enter__(self) -> Self:
         options = (f"--num-cpus={self._cpus}", "--include-dashboard=false", f"--temp-dir={self._folder}")
         self._start("head", "--head", "--port=0", *options)
-        self._wait("head")
+        self._wait("head", "--head", "--port=0", *options)
         port = next(self._folder.glob("session_latest/gcs_server_port_*")).read_text()
         self.address = f"127.0.0.1:{port}"
         return self
@@ -125,10 +125,11 @@ class RayCluster:
         Raises:
             ServiceError: one does not start.
         """
+        options = (f"--address={self.address}", f"--num-cpus={cpus}")
         for name in names:
-            self._start(name, f"--address={self.address}", f"--num-cpus={cpus}")
+            self._start(name, *options)
         for name in names:
-            self._wait(name)
+            self._wait(name, *options)
 
     def kill(self, name: str) -> None:
         """What becomes of a machine that is taken away: all its processes are gone at once."""
@@ -158,10 +159,26 @@ class RayCluster:
                      "RAY_health_check_initial_delay_ms": "1000", "RAY_raylet_start_wait_time_s": str(int(SOON_S))},
             )  # fmt: skip
 
-    def _wait(self, name: str) -> None:
+    def _wait(self, name: str, *options: str) -> None:
+        """Starts the machine again whenever Ray gives up: it gives the helpers of one 15 seconds to start."""
         log = self._folder / f"{name}.log"
-        joined = "Ray runtime started"
-        _wait_for(f"Ray ({name})", self._machines[name], log, lambda: joined in log.read_text(errors="replace"))
+        deadline = time.monotonic() + SOON_S
+
+        def is_ready() -> bool:
+            if _lost_raylet(self._machines[name].pid) and time.monotonic() < deadline:
+                self.kill(name)
+                self._start(name, *options)
+            return "Ray runtime started" in log.read_text(errors="replace")
+
+        _wait_for(f"Ray ({name})", lambda: self._machines[name], log, is_ready)
+
+
+def _lost_raylet(pid: int) -> bool:
+    """Whether the daemon of a machine has died, for which `ray start` goes on waiting."""
+    with contextlib.suppress(OSError):
+        below = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        return any("(raylet) Z" in Path(f"/proc/{each}/stat").read_text(errors="replace") for each in below)
+    return False
 
 
 def _free_port(host: str = "127.0.0.1") -> int:
@@ -177,7 +194,7 @@ def _started(
     with log.open("ab") as out:
         server = subprocess.Popen([str(word) for word in command], stdout=out, stderr=out, **options)  # type: ignore[call-overload]
     try:
-        _wait_for(what, server, log, ready)
+        _wait_for(what, lambda: server, log, ready)
         yield
     finally:
         server.send_signal(signal.SIGINT)  # PostgreSQL ends its connections and stops
@@ -188,10 +205,10 @@ def _started(
             server.wait()
 
 
-def _wait_for(what: str, server: subprocess.Popen[bytes], log: Path, ready: Callable[[], bool]) -> None:
+def _wait_for(what: str, server: Callable[[], subprocess.Popen[bytes]], log: Path, ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SOON_S
     while not ready():
-        if server.poll() is not None or time.monotonic() > deadline:
+        if server().poll() is not None or time.monotonic() > deadline:
             raise ServiceError(f"{what} did not start:\n{_tail(log)}")
         time.sleep(0.1)
 

@@ -35,8 +35,8 @@ from spanwise.pipelines.demo_servers import SOON_S, RayCluster, serve_postgresql
 from spanwise.pipelines.flights_demo import HEAD, WINDOW, Morning
 
 CONTROLLER_DIES: Final = 4
-MACHINE_DIES: Final = 6
-"""The mornings on which something is killed, counted from 1."""
+MACHINES_DIE: Final = 6
+"""The mornings on which something is killed, counted from 1; where there are fewer, it is on the last two."""
 
 SETTINGS = """# Nothing but this file and flights.py is on this disk.
 root = "s3://lake/root"
@@ -74,14 +74,19 @@ class Host:
         self._store = store
 
     def run(self, day: date, meanwhile: Callable[[subprocess.Popen[bytes]], None] | None = None) -> Morning:
-        """Runs the pipeline for a day; `meanwhile` is called once its Trainer is at work."""
+        """Runs the pipeline for a day; `meanwhile` is called once its Trainer is at work.
+
+        Raises:
+            ServiceError: no run began, or its Trainer was never seen at work.
+        """
         start = time.perf_counter()
         before = self._count()
         command = [sys.executable, "-P", "-m", "spanwise", "run", "flights.py", "--span", str(day)]
         with (self._folder / "log").open("ab") as log:
             controller = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
         try:
-            if meanwhile is not None and self._await_trainer(controller, before):
+            if meanwhile is not None:
+                self._await_trainer(controller, before)
                 meanwhile(controller)
             controller.wait()
         finally:
@@ -89,34 +94,32 @@ class Host:
             controller.wait()
         if self._count() == before:
             raise ServiceError(f"The run of {day} did not begin; see {self._folder / 'log'}.")
-        newest = next(iter(self._store.runs("flights")))
+        newest = next(self._store.runs("flights"))
         executions = {e.node: e for e in self._store.executions(newest)}
         return Morning(day, RunOutcome(run=newest, executions=executions), time.perf_counter() - start)
 
     def _count(self) -> int:
         return next((run.number for run in self._store.runs("flights")), 0) if self._store.pipelines() else 0
 
-    def _await_trainer(self, controller: subprocess.Popen[bytes], before: int) -> bool:
-        """Waits until the Trainer of a new run is at work; False if the run has ended before."""
+    def _await_trainer(self, controller: subprocess.Popen[bytes], before: int) -> None:
+        """Waits until the Trainer of a new run is at work."""
         deadline = time.monotonic() + SOON_S
         while controller.poll() is None and time.monotonic() < deadline:
-            newest = next(iter(self._store.runs("flights")), None)
-            if newest is not None and newest.number > before:
-                running = [e for e in self._store.executions(newest) if e.state is State.RUNNING]
-                if any(e.node == "Trainer" for e in running):
-                    return True
-            time.sleep(0.1)
-        return False
+            if self._count() > before:
+                executions = self._store.executions(next(self._store.runs("flights")))
+                if any(e.node == "Trainer" and e.state is State.RUNNING for e in executions):
+                    return
+            time.sleep(0.05)
+        raise ServiceError(f"No Trainer was seen at work, so nothing was killed; see {self._folder / 'log'}.")
 
 
 def mornings(host: Host, cluster: RayCluster, days: int) -> Iterator[Morning]:
     """Runs the pipeline once for each day, as a schedule would, while things die."""
     for number in range(1, days + 1):
         day = nycflights.FIRST + timedelta(days=number - 1)
-        if number == CONTROLLER_DIES:
+        if number == min(CONTROLLER_DIES, days - 1):
             host.run(day, _kill_controller)
-            print(f"{'':<12}the controller was killed while its Trainer was at work; the run of that day begins again")
-        if number == MACHINE_DIES:
+        if number == min(MACHINES_DIE, days):
             yield host.run(day, lambda _: _replace(cluster))
         else:
             yield host.run(day)
@@ -124,6 +127,7 @@ def mornings(host: Host, cluster: RayCluster, days: int) -> Iterator[Morning]:
 
 def _kill_controller(controller: subprocess.Popen[bytes]) -> None:
     os.kill(controller.pid, signal.SIGKILL)
+    print(f"{'':<12}the controller was killed while its Trainer was at work; the run of that day begins again")
 
 
 def _replace(cluster: RayCluster) -> None:
@@ -131,6 +135,16 @@ def _replace(cluster: RayCluster) -> None:
         cluster.kill(name)
     print(f"{'':<12}both machines were taken away while the Trainer was at work; another one comes")
     cluster.add("three")
+
+
+def _files(folder: Path) -> list[str]:
+    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+    return sorted(str(path.relative_to(folder)) for path in found)
+
+
+def _is_bookkeeping(name: str) -> bool:
+    """Whether a copy of something in the root is a log, or what tells one root from another."""
+    return "/.runs/" in name or name.endswith("/.spanwise-store")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -163,7 +177,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed += not morning.outcome.succeeded
             served = parse_url("s3://lake/serving")
             pointer = open_bucket(served.home).read((served / "serving.json").key)
-            print(f"\ns3://lake/serving has {'no model' if pointer is None else 'the champion'}. All servers stop now.")
+            print(f"\ns3://lake/serving has {'no model' if pointer is None else 'the champion'}.")
+            copies = [name for name in _files(cache / "spanwise" / "roots") if not _is_bookkeeping(name)]
+            print(f"On the scheduler's disk: {', '.join(_files(folder))}; of artifacts: {len(copies)} files.")
+            print("All servers stop now.")
             failed += pointer is None
     except SpanwiseError as error:
         print(error, file=sys.stderr)
