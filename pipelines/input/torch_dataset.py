@@ -30,6 +30,7 @@ from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.lookahead import Lookahead
 from spanwise.pipelines.input.op import State, mix_seed
 from spanwise.pipelines.input.ops.shard import Shard
+from spanwise.pipelines.input.snapshot.source import why_not_shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,9 @@ class TorchDataset(IterableDataset):  # type: ignore[misc, type-arg, unused-igno
     def _share(self, worker: Any) -> Flow:
         """The elements of one worker; all have them in one order, also where none or no seed was asked for."""
         op, settings = self._dataset.op, self._dataset.settings
+        unshared = why_not_shared(op) if worker.num_workers > 1 else ""
+        if unshared:
+            raise DatasetError(f"to_torch: {worker.num_workers} workers count the elements, and {unshared}")
         if settings.seed is None:
             settings = replace(settings, seed=mix_seed(worker.seed - worker.id))
         settings = replace(settings, in_order=worker.num_workers > 1)

@@ -53,6 +53,19 @@ def test_workers_share_what_has_no_order_in_one_order():
     assert ints(loader) == list(range(200))
 
 
+def test_workers_share_a_snapshot_of_a_drawn_order_when_it_is_complete(tmp_path):
+    """Until then one might write it in the order of an earlier pass, and the other count in its own."""
+    dataset = numbers().snapshot(tmp_path)
+
+    def loader(workers):
+        return torch.utils.data.DataLoader(dataset.to_torch(), batch_size=None, num_workers=workers)
+
+    with pytest.raises(DatasetError, match="Write it first, in one process"):
+        list(loader(2))
+
+    assert sorted(ints(loader(1))) == sorted(ints(loader(2))) == list(range(COUNT))
+
+
 @pytest.mark.parametrize("mode", ["off", "dynamic", "exactly_once"])
 def test_workers_do_not_share_the_elements_of_a_data_service(mode):
     """Each would read a job of its own, in an order of its own; one worker reads them all."""

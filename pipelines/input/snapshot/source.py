@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.op import Op, Opening, Stream, rebuild
+from spanwise.pipelines.input.op import Op, Opening, Stream, list_ops, rebuild
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.op import Snapshot
 from spanwise.pipelines.input.snapshot.reading import ReadStream
@@ -24,6 +24,27 @@ def with_sources(op: Op) -> Op:
         return each if run is None else LoadedSnapshot(path=each.path, run=run, chunks=run.chunks, of=each.spec)
 
     return rebuild(op, change)
+
+
+def why_not_shared(op: Op) -> str:
+    """Why processes that count the elements of a graph may count them in different orders; empty if they may not.
+
+    Until a snapshot is complete, one process goes on from what another pass has left, in the order of that pass, and
+    the others in their own; and one that comes later may read it when it is complete.
+    """
+    for each in list_ops(op):
+        if not isinstance(each, Snapshot) or each.mode != "auto" or not any(map(_is_drawn, list_ops(each.input))):
+            continue
+        if SnapshotFolder(files_at(each.path), each.fingerprint).look().final is None:
+            return (
+                f"snapshot(path={each.path!r}) is not complete: each pass may draw its elements in another order. "
+                "Write it first, in one process: for _ in dataset: pass"
+            )
+    return ""
+
+
+def _is_drawn(op: Op) -> bool:
+    return hasattr(op, "seed") and getattr(op, "shuffle", True) is not False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

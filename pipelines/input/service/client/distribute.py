@@ -22,6 +22,7 @@ from spanwise.pipelines.input.service.sharding.splits import hide_snapshots, pla
 from spanwise.pipelines.input.service.sharding.static import why_not_by_file
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
+from spanwise.pipelines.input.snapshot.source import why_not_shared
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -110,6 +111,12 @@ def _check_parts(dataset: AnyFlow, mode: ShardingPolicy) -> None:
         why = why_not_by_file(dataset.op)
     elif mode.is_static and any(isinstance(each, Distribute) for each in list_ops(dataset.op)):
         why = "in each of them the elements of Distribute come in another order"
+    elif mode is ShardingPolicy.DATA or (mode is ShardingPolicy.FILE_OR_DATA and why_not_by_file(dataset.op)):
+        unshared = why_not_shared(dataset.op)
+        if unshared:
+            raise DatasetError(
+                f"distribute(processing_mode={mode.value!r}): workers count the elements, and {unshared}"
+            )
     if why:
         raise DatasetError(
             f"distribute(processing_mode={mode.value!r}): workers get parts of the dataset, and {why}. Or use "

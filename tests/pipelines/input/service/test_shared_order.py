@@ -63,6 +63,19 @@ def test_elements_of_a_service_are_not_shared_by_counting_them(service, mode, be
         dataset.distribute(service.target, mode)
 
 
+def test_an_incomplete_snapshot_of_a_drawn_order_is_not_shared_by_counting(service, tmp_path):
+    """A worker that is restarted may find it complete, in the order of whoever has written it."""
+    drawn = NUMBERS.shuffle(COUNT).snapshot(tmp_path / "drawn")
+    fixed = NUMBERS.snapshot(tmp_path / "fixed")
+
+    with pytest.raises(DatasetError, match=r"snapshot.*not complete.*Write it first"):
+        drawn.distribute(service.target, "data")
+    list(drawn)
+
+    assert sorted(drawn.distribute(service.target, "data")) == list(range(COUNT))
+    assert sorted(fixed.distribute(service.target, "data")) == list(range(COUNT))
+
+
 @pytest.fixture
 def lines(tmp_path):
     """The numbers from 0 to 39 in four files."""
