@@ -28,6 +28,7 @@ settings.load_profile("unhurried")
 SERVING = {"elastic", "service", "test_dataset_graphs.py"}  # where tests serve Flight in their own process
 SCENARIO, FORKS_NODES, USES_POLARS, SERVES_FLIGHT = range(4)  # the order of tests
 POLARS = pytest.StashKey()  # is in the stash once this process has used Polars
+SETTLED, GROWTH_BYTES = pytest.StashKey(), 48 << 20  # what its memory was when it last settled
 
 
 def pytest_make_parametrize_id(val):
@@ -69,16 +70,24 @@ def _place_in_order(item):
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item):
+def pytest_runtest_teardown(item, nextitem):
     """Refuses Polars in this process before the tests that fork nodes: a fork that uses it waits for ever."""
     result = yield
     if POLARS not in item.config.stash and any(re.fullmatch("polars-[0-9]+", each) for each in process.thread_names()):
         item.config.stash[POLARS] = True
         if _place_in_order(item) < USES_POLARS:
             pytest.fail("uses Polars in this process, whose threads no fork has: see tests/forked.py")
+    grown = warm.count_anonymous_bytes() - item.config.stash[SETTLED]
+    if grown >= GROWTH_BYTES and (nextitem is None or nextitem.path != item.path):
+        _settle(item.config)  # or forks cost more and more
     return result
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """A fork need not search nor copy what every test shares."""
+    _settle(session.config)
+
+
+def _settle(config):
     warm.settle()
+    config.stash[SETTLED] = warm.count_anonymous_bytes()
