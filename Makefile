@@ -91,7 +91,7 @@ pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in doc
 	$(BIN)/python docs/_pictures.py
 
 # Slurm is Debian's: slurmd keeps jobs in cgroups, for which it has to be root.
-test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clusters of Ray and Slurm, the demo on a cluster, workers of the data service on Ray and Dask, and data work on Prism and Flink; needs go, mvn and java
+test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clusters of Ray and Slurm, the demo on a cluster, workers of the data service on Ray and Dask, and data work on Prism, Flink and Spark; needs go, mvn and java
 	@{ command -v slurmd munged && { ls /usr/lib/postgresql/*/bin/postgres || command -v initdb; }; } >/dev/null 2>&1 || \
 	    { echo "Installing Slurm and PostgreSQL"; \
 	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge postgresql >/dev/null; } || \

@@ -26,7 +26,7 @@ BeamOptions: TypeAlias = Mapping[str, BeamOption]
 #: The runner inside the process of the node. `DirectRunner` would first try to download and start a program.
 EMBEDDED_RUNNER = "FnApiRunner"
 
-VERIFIED = (EMBEDDED_RUNNER, "PrismRunner", "FlinkRunner")
+VERIFIED = (EMBEDDED_RUNNER, "PrismRunner", "FlinkRunner", "SparkRunner")
 """The runners on which all components were seen to make the same bytes as without Beam."""
 
 UNVERIFIED = "unverified:"

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 Options: TypeAlias = Mapping[str, str | int]
 
-ENGINES = ("prism", "flink")
+ENGINES = ("prism", "flink", "spark")
 
 _HEAP = "-Xmx512m"
 _OPEN = [
@@ -38,12 +38,13 @@ def start(engine: str, folder: Path) -> Iterator[Options]:
     if engine == "prism":  # Beam starts and stops one for each job
         yield {"runner": "PrismRunner", "prism_location": str(tools / "prism")}
         return
-    with _job_server(tools / "flink-job-server.jar", folder, "--flink-master", "[local]") as port:
+    master = {"flink": ("--flink-master", "[local]"), "spark": ("--spark-master-url", "local[2]")}[engine]
+    with _job_server(tools / f"{engine}-job-server.jar", folder, *master) as port:
         yield {
-            "runner": "FlinkRunner",
+            "runner": f"{engine.title()}Runner",
             "job_endpoint": f"localhost:{port}",
             "environment_type": "LOOPBACK",
-            "parallelism": 2,
+            **({"parallelism": 2} if engine == "flink" else {}),
         }
 
 

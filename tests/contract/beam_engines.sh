@@ -3,8 +3,8 @@
 #
 #   tests/contract/beam_engines.sh FOLDER PYTHON
 #
-# Prism, Beam's runner in Go, in the version of the Beam that PYTHON has, and a job server of Flink, with Flink in it.
-# The latter is made of Beam's libraries, as the one that Beam publishes is.
+# Prism, Beam's runner in Go, in the version of the Beam that PYTHON has, and job servers of Flink and Spark, with these
+# in them. They are made of Beam's libraries, as those that Beam publishes are.
 # Tests find them by SPANWISE_TEST_BEAM=FOLDER. Needs go and mvn, and java to run.
 set -eu
 
@@ -14,10 +14,11 @@ version=$("$2" -c 'from importlib.metadata import version; print(version("apache
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 [ -x "$folder/prism" ] || GOBIN="$folder" go install "github.com/apache/beam/sdks/v2/go/cmd/prism@v$version"
-if [ ! -f "$folder/flink-job-server.jar" ]; then
-    mkdir -p "$folder/flink"
-    cp "$here/flink_job_server/pom.xml" "$folder/flink/"
-    (cd "$folder/flink" && mvn -q -B package)
-    mv "$folder"/flink/target/beam-flink-*-job-server-*.jar "$folder/flink-job-server.jar"
-    rm -r "$folder/flink"
-fi
+for engine in flink spark; do
+    [ ! -f "$folder/$engine-job-server.jar" ] || continue
+    mkdir -p "$folder/$engine"
+    cp "$here/${engine}_job_server/pom.xml" "$folder/$engine/"
+    (cd "$folder/$engine" && mvn -q -B package)
+    mv "$folder/$engine"/target/beam-$engine-*-job-server-*.jar "$folder/$engine-job-server.jar"
+    rm -r "$folder/$engine"
+done
