@@ -19,7 +19,7 @@ from spanwise.pipelines.input.service.client.leases import BEGINNING, Place
 from spanwise.pipelines.input.service.client.reader import JobReader, TaskReader
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy, policy_of
 from spanwise.pipelines.input.service.sharding.splits import hide_snapshots, plan_graph, why_unsplit, why_whole
-from spanwise.pipelines.input.service.sharding.static import why_not_by_file
+from spanwise.pipelines.input.service.sharding.static import list_hints, why_not_by_file
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph
 from spanwise.pipelines.input.snapshot.source import why_not_shared
@@ -111,12 +111,8 @@ def _check_parts(dataset: AnyFlow, mode: ShardingPolicy) -> None:
         why = why_not_by_file(dataset.op)
     elif mode.is_static and any(isinstance(each, Distribute) for each in list_ops(dataset.op)):
         why = "in each of them the elements of Distribute come in another order"
-    elif mode is ShardingPolicy.DATA or (mode is ShardingPolicy.FILE_OR_DATA and why_not_by_file(dataset.op)):
-        unshared = why_not_shared(dataset.op)
-        if unshared:
-            raise DatasetError(
-                f"distribute(processing_mode={mode.value!r}): workers count the elements, and {unshared}"
-            )
+    elif unshared := next(filter(None, map(why_not_shared, _list_counted(dataset.op, mode))), ""):
+        raise DatasetError(f"distribute(processing_mode={mode.value!r}): workers count the elements, and {unshared}")
     if why:
         raise DatasetError(
             f"distribute(processing_mode={mode.value!r}): workers get parts of the dataset, and {why}. Or use "
@@ -222,3 +218,11 @@ class LeasedStream(Stream):
     def leave(self) -> None:
         if self._reader is not None:
             self._reader.close()
+
+
+def _list_counted(op: Op, mode: ShardingPolicy) -> list[Op]:
+    """The parts of a graph whose elements each worker counts to find its own."""
+    if mode is ShardingPolicy.HINT:
+        return [each.input for each in list_hints(op)]
+    by_elements = mode is ShardingPolicy.DATA or (mode is ShardingPolicy.FILE_OR_DATA and why_not_by_file(op))
+    return [op] if by_elements else []

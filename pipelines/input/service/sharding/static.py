@@ -37,7 +37,9 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
         DatasetError: the policy is FILE, and there are no files, or fewer files than workers.
     """
     if policy is ShardingPolicy.HINT:
-        return rebuild(op, lambda each: _fill_hint(_rename_snapshot(each, shards, index), shards, index))
+        # a snapshot below a hint has the elements of the dataset, which the workers count
+        own = rebuild(op, lambda each: _rename_snapshot(each, shards, index) if list_hints(each) else each)
+        return rebuild(own, lambda each: _fill_hint(each, shards, index))
     files = _files_of(op)
     whole = why_not_by_file(op)
     if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and whole):
@@ -85,6 +87,11 @@ def _rename_snapshot(op: Op, shards: int, index: int) -> Op:
     if isinstance(op, Snapshot) and op.fingerprint:
         return replace(op, fingerprint=digest("shard", op.fingerprint, str(shards), str(index)))
     return op
+
+
+def list_hints(op: Op) -> list[Shard]:
+    """The ops of a graph that give each worker its part of what is below them."""
+    return [each for each in list_ops(op) if isinstance(each, Shard) and each.shards == SHARD_HINT]
 
 
 def _fill_hint(op: Op, shards: int, index: int) -> Op:

@@ -63,17 +63,24 @@ def test_elements_of_a_service_are_not_shared_by_counting_them(service, mode, be
         dataset.distribute(service.target, mode)
 
 
-def test_an_incomplete_snapshot_of_a_drawn_order_is_not_shared_by_counting(service, tmp_path):
+@pytest.mark.parametrize("mode", ["data", "hint"])
+def test_an_incomplete_snapshot_of_a_drawn_order_is_not_shared_by_counting(service, tmp_path, mode):
     """A worker that is restarted may find it complete, in the order of whoever has written it."""
+
+    def shared(dataset):
+        return (dataset.shard(inputs.SHARD_HINT, 0) if mode == "hint" else dataset).distribute(service.target, mode)
+
     drawn = NUMBERS.shuffle(COUNT).snapshot(tmp_path / "drawn")
     fixed = NUMBERS.snapshot(tmp_path / "fixed")
 
     with pytest.raises(DatasetError, match=r"snapshot.*not complete.*Write it first"):
-        drawn.distribute(service.target, "data")
-    list(drawn)
+        shared(drawn)
+    written = list(drawn)
 
-    assert sorted(drawn.distribute(service.target, "data")) == list(range(COUNT))
-    assert sorted(fixed.distribute(service.target, "data")) == list(range(COUNT))
+    assert sorted(shared(drawn)) == list(range(COUNT))
+    assert sorted(shared(fixed)) == list(range(COUNT))
+    assert list(drawn) == written
+    assert len(list((tmp_path / "drawn").iterdir())) == 1  # all workers read the one that was written
 
 
 @pytest.fixture
