@@ -89,7 +89,10 @@ class JaxIterator(Iterator[Any]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ahead.close() if error is None else self._ahead.elements.__exit__(kind, error, trace)
+        if error is None:
+            self._ahead.close()
+        else:
+            self._ahead.elements.__exit__(kind, error, trace)
 
 
 def _refuse_truncation(array: Any) -> None:

@@ -109,22 +109,26 @@ def _program(
 
 
 def find_command(arguments: Sequence[str]) -> Callable[..., object]:
-    """The program with the one command that the arguments name, or with all if they name none."""
-    return _build(next((word for word in arguments if not word.startswith("-")), ""))
+    """The program with the one command that the arguments name; if they name none, with a list of all."""
+    if "_SPANWISE_COMPLETE" in os.environ:  # the shell asks, and may mean an option of any
+        return _build(app)
+    return _build_named(next((word for word in arguments if not word.startswith("-")), ""))
+
+
+def _build(program: typer.Typer) -> Callable[..., object]:
+    convert_plainly()
+    return typer.main.get_command(program)
 
 
 @functools.cache
-def _build(name: str) -> Callable[..., object]:
+def _build_named(name: str) -> Callable[..., object]:
     """The program with the command or group of this name alone, if there is one: to build all takes 35 ms."""
     program = copy.copy(app)
     program.registered_commands = [one for one in app.registered_commands if name == _name(one)]
     program.registered_groups = [
         one for one in app.registered_groups if one.typer_instance and name == one.typer_instance.info.name
     ]
-    if not program.registered_commands and not program.registered_groups:
-        program = app if "_SPANWISE_COMPLETE" in os.environ else _outline()
-    convert_plainly()
-    return typer.main.get_command(program)
+    return _build(program if program.registered_commands or program.registered_groups else _outline())
 
 
 def _name(command: CommandInfo) -> str:

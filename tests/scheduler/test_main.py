@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,14 @@ def test_with_json_exit_codes_are_those_without(tmp_path, monkeypatch, capsys):
     assert main(["runs", "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
     assert main(["doctor", "--json", "--root", "/dev/null/x"]) == 1
+
+
+def test_an_error_without_arguments_is_printed(monkeypatch, capsys):
+    """Whatever fails before a command is known is said, too."""
+    monkeypatch.setattr("spanwise.scheduler.main._import_commands", lambda: Path("/nothing/there").read_text())
+
+    assert main([]) == 1
+    assert capsys.readouterr().err == "spanwise: /nothing/there: No such file or directory\n"
 
 
 def test_the_garbage_collector_does_not_walk_the_imported_commands(tmp_path):
