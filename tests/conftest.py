@@ -1,15 +1,20 @@
 """What holds for all tests."""
 
+import contextlib
+import functools
 import os
 import re
 import signal
 import sys
+from importlib import import_module
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from spanwise.orchestrator import process
 from tests import warm
+
+pytest_plugins = ["tests.plain_ids"]
 
 # Without bytecode each of thousands of processes compiles what it imports, which takes three times as long.
 sys.dont_write_bytecode = False
@@ -25,8 +30,23 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-SERVING = {"elastic", "service", "test_dataset_graphs.py"}  # where tests serve Flight in their own process
-SCENARIO, FORKS_NODES, USES_POLARS, SERVES_FLIGHT = range(4)  # the order of tests
+SERVING = {
+    "data_service",
+    "elastic",
+    "service",
+    "test_dataset_graphs.py",
+}  # where tests serve Flight in their own process
+DATA = {"components", "conformance", "pipelines", "pa", "inputs", "Bench"}  # folders, names in modules
+READER = re.compile(r"\b(Evaluator|ExampleGen|StatisticsGen|Trainer|Transform)\(")  # nodes that read tables
+IS_LIGHT, READS_DATA, LEARNS, USES_POLARS, SERVES_FLIGHT = range(5)  # the order of tests
+LIBRARIES = (
+    (READS_DATA, "pandas"),
+    (READS_DATA, "pyarrow.dataset"),
+    (LEARNS, "sklearn.compose"),
+    (LEARNS, "sklearn.linear_model"),
+    (LEARNS, "sklearn.preprocessing"),
+)
+TRIED = pytest.StashKey()  # the libraries that are not installed, once that is known
 POLARS = pytest.StashKey()  # is in the stash once this process has used Polars
 SETTLED, GROWTH_BYTES = pytest.StashKey(), 48 << 20  # what its memory was when it last settled
 
@@ -40,12 +60,15 @@ def pytest_make_parametrize_id(val):
 def pytest_collection_modifyitems(items):
     """Gives tests that share what one of their module makes to one worker process, or each worker would make it.
 
-    Runs the scenarios first, then what forks nodes, then what uses Polars here, and last what serves Flight here.
+    Runs first what forks nodes and needs few libraries here, then what reads data here or in nodes, for which pyarrow
+    imports pandas, then what runs the flights pipeline, then what uses Polars here, and last what serves Flight here;
+    of each the scenarios first.
 
-    A node is a fork, and a fork of a process in which Polars or gRPC has worked cannot use it. Processes take tests in
-    this order only with --no-loadscope-reorder; else the largest groups come first.
+    A node is a fork. It copies the tables of all that its parent has imported, which is most of what it costs; and a
+    fork of a process in which Polars or gRPC has worked cannot use it. Processes take tests in this order only with
+    --no-loadscope-reorder; else the largest groups come first.
     """
-    items.sort(key=_place_in_order)
+    items.sort(key=lambda item: (_place_in_order(item), not _is_scenario(item)))
     for item in items:
         if item.get_closest_marker("xdist_group") is None and any(map(_is_shared, _fixtures(item))):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
@@ -60,13 +83,36 @@ def _is_shared(fixture):
     return fixture.scope != "function" and ".py" in fixture.baseid
 
 
+def _is_scenario(item):
+    return "scenario" in item.path.parts
+
+
 def _place_in_order(item):
-    if "scenario" in item.path.parts:
-        return SCENARIO
-    if SERVING & {*item.path.parts}:
-        return SERVES_FLIGHT
-    uses_polars = hasattr(item.module, "pl") and not hasattr(item.module, "Bench")
-    return USES_POLARS if uses_polars else FORKS_NODES
+    if not _is_scenario(item):
+        if SERVING & {*item.path.parts}:
+            return SERVES_FLIGHT
+        if hasattr(item.module, "pl") and not hasattr(item.module, "Bench"):
+            return USES_POLARS
+    if {"Flights", "FlightsLake"} & {*vars(item.module)}:
+        return LEARNS
+    return READS_DATA if DATA & {*item.path.parts, *vars(item.module)} or _runs_readers(item.path) else IS_LIGHT
+
+
+@functools.cache
+def _runs_readers(file):
+    return READER.search(file.read_text()) is not None
+
+
+def pytest_runtest_setup(item):
+    """From the first test whose nodes need libraries on, nodes are forked with them and need not import them."""
+    place = _place_in_order(item)
+    missing = [name for least, name in LIBRARIES if least <= place <= LEARNS and name not in sys.modules]
+    if missing and not item.config.stash.get(TRIED, set()) >= {*missing}:
+        item.config.stash[TRIED] = {*missing}
+        for name in missing:
+            with contextlib.suppress(ImportError):  # an extra that is not installed
+                import_module(name)
+        _settle(item.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,6 +127,29 @@ def pytest_runtest_teardown(item, nextitem):
     if grown >= GROWTH_BYTES and (nextitem is None or nextitem.path != item.path):
         _settle(item.config)  # or forks cost more and more
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """Keeps pandas out until a test needs it: pyarrow imports it for the first list that it converts."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _WithoutPandas)
+    try:
+        return (yield)
+    finally:
+        if _WithoutPandas in sys.meta_path:
+            sys.meta_path.remove(_WithoutPandas)
+            if "pyarrow" in sys.modules:
+                sys.modules["pyarrow"].lib._pandas_api.__init__()  # or it would not look for pandas again
+
+
+class _WithoutPandas:
+    """A finder of modules for a process in which pandas is not installed."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "pandas":
+            raise ModuleNotFoundError("pandas is imported by tests only", name=name)
 
 
 def pytest_collection_finish(session):

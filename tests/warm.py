@@ -1,9 +1,11 @@
 """Warm commands: `spanwise` in a process of its own, forked from one that has imported what commands and nodes need.
 
-Imports are most of what a short command costs, and a run imports Beam and scikit-learn for its nodes besides. A warm
-command has its own process, arguments, folder, environment and streams, and ends as it ends. It passes on the signals
-that it is sent, and dies when it is killed; but the process that works has another id and another parent. Tests that
-look at ids, parents or what is imported start a cold one.
+Imports are most of what a short command costs, and a run imports Beam and scikit-learn for its nodes besides. But a
+fork copies the tables of what was imported, which costs five times as much with these, so there are two servers: one
+for pipelines of components that read data, and one for all others. A warm command has its own process, arguments,
+folder, environment and streams, and ends as it ends. It passes on the signals that it is sent, and dies when it is
+killed; but the process that works has another id and another parent. Tests that look at ids, parents or what is
+imported start a cold one.
 """
 
 import atexit
@@ -49,14 +51,17 @@ HEAVY = (
 )
 
 
+SCHEDULING = ("ml_metadata", "spanwise.orchestrator", "spanwise.resolvers", "spanwise.scheduler")
+
+
 @functools.cache
-def command():
+def command(*, reads_data=False):
     """The words that begin a warm `spanwise`; starts the server of this test process when they are first needed."""
     folder = Path(tempfile.mkdtemp(prefix="spanwise-warm-"))
     place = str(folder / "socket")  # short: the name of a socket has at most 107 characters
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_"))}
     server = subprocess.Popen(
-        [sys.executable, "-P", __file__, place],
+        [sys.executable, "-P", __file__, place, *(HEAVY if reads_data else ())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**clean, "PYTHONPATH": "", "OPENBLAS_NUM_THREADS": "1"},  # a fork has none of its threads
@@ -197,15 +202,13 @@ class Server:
                 os._exit(code & 0xFF)
 
 
-def load():
-    """Imports what commands and nodes import, and leaves logging as it was."""
+def load(libraries):
+    """Imports what commands import, and nodes if these libraries are given; leaves logging as it was."""
     root, quiet = logging.getLogger(), logging.NullHandler()
     root.addHandler(quiet)  # Beam logs while it is imported, which would install a handler
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        spanwise = importlib.import_module("spanwise")
-        found = pkgutil.walk_packages(spanwise.__path__, "spanwise.", onerror=lambda _: None)
-        for name in (*HEAVY, *(each.name for each in found if not each.name.endswith("__main__"))):
+        for name in (*libraries, *_modules_below(*(["spanwise"] if libraries else SCHEDULING))):
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(name)
     root.removeHandler(quiet)
@@ -214,6 +217,12 @@ def load():
     for name in find_command([]).commands:
         find_command([name])
     settle()
+
+
+def _modules_below(*packages):
+    for package in map(importlib.import_module, packages):
+        found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
+        yield from (each.name for each in found if not each.name.endswith("__main__"))
 
 
 def settle():
@@ -246,7 +255,7 @@ def count_anonymous_bytes():
 
 
 if __name__ == "__main__":
-    load()
+    load(sys.argv[2:])
     server = Server(sys.argv[1])
     os.write(1, b"ready\n")
     server.serve()

@@ -7,12 +7,14 @@ JSON: the settings of the environment, and under `home` the URL of an empty buck
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -59,23 +61,51 @@ def begin_upload(url: str) -> None:
 
 
 @contextlib.contextmanager
-def _moto() -> Iterator[dict[str, Any]]:
+def serve_at(address: str) -> Iterator[str]:
+    """Yields the URL of a bucket that other hosts can reach at this address, with what they need in the environment."""
+    with pytest.MonkeyPatch.context() as patch, _moto(address) as settings:
+        home: str = settings.pop("home")
+        for name, value in {**settings, "AWS_ALLOW_HTTP": "true"}.items():
+            patch.setenv(name, value)
+        yield home
+
+
+@contextlib.contextmanager
+def _moto(address: str = "127.0.0.1") -> Iterator[dict[str, Any]]:
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     bucket = f"lake-{port}"  # moto knows the buckets of servers that have ended
     request = urllib.request.Request(f"http://{host}:{port}/{bucket}", method="PUT")
     request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=test/20130101/us-east-1/s3/aws4_request")
     urllib.request.urlopen(request).close()
-    try:
-        yield {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "home": f"s3://{bucket}",
-        }
-    finally:
-        server.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("put_object", "_key_response_post"):
+            patch.setattr(S3Response, name, _one_at_a_time(getattr(S3Response, name)))
+        try:
+            yield {
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": "test",
+                "AWS_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+                "home": f"s3://{bucket}",
+            }
+        finally:
+            server.stop()
+
+
+def _one_at_a_time(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Moto asks whether the condition of a write holds before it writes: of two at once, both would be let through."""
+
+    @functools.wraps(write)
+    def locked(*arguments: Any, **named: Any) -> Any:
+        with _WRITING:
+            return write(*arguments, **named)
+
+    return locked
+
+
+_WRITING = threading.RLock()

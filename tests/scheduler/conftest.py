@@ -107,10 +107,10 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def run_warm(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_warm(*words: str, cwd: Path, reads_data: bool = False) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end in a warm process of its own."""
     return subprocess.run(
-        [*warm.command(), *words],
+        [*warm.command(reads_data=reads_data), *words],
         cwd=cwd,
         env=environment(),
         stdin=subprocess.DEVNULL,

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from spanwise.components.evaluation.bootstrap import interval, row_ids, student, weights
+from tests.later import Later
 
+stats = Later("scipy.stats")
 METHODS = ["bootstrap", "jackknife"]
 
 

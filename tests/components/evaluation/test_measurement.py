@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as reference
 
 from spanwise.components import rows
 from spanwise.components.evaluation import out_of_core
@@ -24,7 +23,9 @@ from spanwise.components.evaluation.window_pass import measure_window, merge_all
 from spanwise.orchestrator import ParameterError
 from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from tests.components.flow import written
+from tests.later import Later
 
+reference = Later("sklearn.metrics")
 ROWS = 4000
 TEMPORARY = Path(tempfile.gettempdir())
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as reference
 
 from spanwise.components.evaluation.metric import KNOWN, parse_name, suits
 from spanwise.components.evaluation.metrics import find_mismatch, measure
+from tests.later import Later
 
+reference = Later("sklearn.metrics")
 BINARY = ("count", "calibration", "auc", "pr_auc", "log_loss", "accuracy", "precision", "recall", "f1", "f1@0.3")
 
 

@@ -5,8 +5,6 @@ from collections import Counter
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import KBinsDiscretizer, MinMaxScaler, OneHotEncoder, StandardScaler
 
 from spanwise.components.transform.preprocessing import (
     bucketize,
@@ -24,6 +22,9 @@ from spanwise.components.transform.preprocessing import (
     vocabulary,
 )
 from tests.components.transform.test_graph import learned
+from tests.later import Later
+
+impute, preprocessing = Later("sklearn.impute"), Later("sklearn.preprocessing")
 
 X = np.random.default_rng(11).normal(5, 3, 1000)
 WORDS = np.random.default_rng(12).choice(["b", "a", "é", "Z", "ab"], 1000)
@@ -77,13 +78,17 @@ def test_scaling_is_scikit_learns(found):
     """StandardScaler and MinMaxScaler."""
     column = X[:, None]
 
-    np.testing.assert_allclose(found["z"], StandardScaler().fit_transform(column)[:, 0], rtol=1e-11, atol=1e-13)
-    np.testing.assert_allclose(found["unit"], MinMaxScaler().fit_transform(column)[:, 0], rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(
+        found["z"], preprocessing.StandardScaler().fit_transform(column)[:, 0], rtol=1e-11, atol=1e-13
+    )
+    np.testing.assert_allclose(
+        found["unit"], preprocessing.MinMaxScaler().fit_transform(column)[:, 0], rtol=1e-11, atol=1e-13
+    )
 
 
 def test_buckets_are_those_of_quantiles_but_for_values_on_a_boundary(found):
     """scikit-learn's bins contain their lower edge, ours their upper one, as the page says."""
-    bins = KBinsDiscretizer(7, encode="ordinal", strategy="quantile", quantile_method="inverted_cdf")
+    bins = preprocessing.KBinsDiscretizer(7, encode="ordinal", strategy="quantile", quantile_method="inverted_cdf")
     theirs = bins.fit_transform(X[:, None])[:, 0]
     edges = bins.bin_edges_[0][1:-1]
 
@@ -104,14 +109,14 @@ def test_terms_are_numbered_by_count_then_by_their_bytes(found):
 
 def test_missing_values_are_filled_as_scikit_learn_does(found):
     """SimpleImputer, by the mean."""
-    expected = SimpleImputer(strategy="mean").fit_transform(HOLES[:, None])[:, 0]
+    expected = impute.SimpleImputer(strategy="mean").fit_transform(HOLES[:, None])[:, 0]
 
     np.testing.assert_allclose(found["filled"], expected, rtol=1e-14)
 
 
 def test_one_hot_is_scikit_learns_but_for_the_order(found):
     """OneHotEncoder's columns, in the order of the vocabulary, and one more for what is not in it."""
-    encoder = OneHotEncoder(sparse_output=False)
+    encoder = preprocessing.OneHotEncoder(sparse_output=False)
     theirs = encoder.fit_transform(WORDS[:, None])
     times = Counter(WORDS.tolist())
     order = sorted(times, key=lambda word: (-times[word], word.encode()))
