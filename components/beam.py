@@ -6,6 +6,7 @@ Beam takes seconds to import, so a few parts are worked on here, in the same ord
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import platform
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
 
+from spanwise.components.read_ahead import map_ahead
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.beam_settings import EMBEDDED_RUNNER, HERE, BeamSettings, bare_runner, check_beam
 from spanwise.orchestrator.errors import ParameterError, SpanwiseError
@@ -44,17 +46,18 @@ def map_in_order(
     *,
     beam: BeamSettings,
     scratch: Path,
+    threads: int = 1,
 ) -> list[Result]:
     """Does the work on every part; the results are in the order of the parts.
 
-    Up to MOST_PARTS_HERE parts are worked on here, unless a runner or an option is given. `scratch` is a folder that
-    every worker sees.
+    Up to MOST_PARTS_HERE parts are worked on here, by so many threads, unless a runner or an option is given. `scratch`
+    is a folder that every worker sees.
 
     Raises:
         ParameterError: Beam has no such runner here, or its workers do not see `scratch`.
     """
     if _stays_here(parts, beam):
-        return [work(part) for part in parts]
+        return list(map_ahead(work, parts, threads))
 
     def on_part(pair):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- Beam would check annotations as its own types
         number, part = pair
@@ -102,6 +105,7 @@ def merge_in_order(
     *,
     beam: BeamSettings,
     scratch: Path,
+    threads: int = 1,
 ) -> dict[Key, Result]:
     """Does the work on every part and merges the results of each key, each of which has a place, in one order.
 
@@ -115,8 +119,8 @@ def merge_in_order(
     """
     if _stays_here(parts, beam):
         merged: dict[Key, dict[Place, Result]] = {}
-        for part in parts:
-            for key, places in work(part):
+        for results in map_ahead(lambda part: list(work(part)), parts, threads):
+            for key, places in results:
                 merged[key] = fold((merged.get(key, {}), places), merge)
         return {key: merge_rest(places, merge) for key, places in merged.items()}
 
@@ -127,13 +131,13 @@ def merge_in_order(
     def combine(results):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
         return fold(results, merge)
 
-    results: list[tuple[Key, dict[Place, Result]]] = _run(
+    combined: list[tuple[Key, dict[Place, Result]]] = _run(
         parts,
         lambda lib, elements: elements | "Work" >> lib.FlatMap(on_part) | "Merge" >> lib.CombinePerKey(combine),
         beam,
         scratch,
     )
-    return {key: merge_rest(places, merge) for key, places in results}
+    return {key: merge_rest(places, merge) for key, places in combined}
 
 
 def _stays_here(parts: Sequence[object], beam: BeamSettings) -> bool:
@@ -179,11 +183,13 @@ def _run(
             pipeline = lib.Pipeline(runner=runner, options=options)
         except (ValueError, ImportError) as error:
             raise ParameterError(f"Beam has no runner called {runner!r} here ({error}).") from error
-        file = Path(folder, "results")
+        file, project = Path(folder, "results"), Path.cwd()
 
         def look(part):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
             if not Path(folder).is_dir():
                 raise FileNotFoundError(f"{_UNSEEN}{platform.node()}")
+            if project.is_dir() and Path.cwd() != project:  # which relative paths are of
+                os.chdir(project)
             return part
 
         def save(results):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spanwise.pipelines.input.bit_mixing import splitmix64
 from spanwise.pipelines.input.readers.nested import inside_lists, inside_structs, is_missing
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def hash_values(array: pa.Array[Any]) -> Hashes:
 
     Otherwise the buckets of a feature would tell in which split its row is.
     """
-    return _mix(_value_hashes(array) ^ _APART)
+    return splitmix64(_value_hashes(array) ^ _APART)
 
 
 def _combine(rows: int, named: Iterable[tuple[str, pa.Array[Any]]]) -> Hashes:
@@ -65,7 +66,7 @@ def _combine(rows: int, named: Iterable[tuple[str, pa.Array[Any]]]) -> Hashes:
         hashes *= _GOLDEN
         hashes += _label(name)
         hashes += _value_hashes(array)
-        hashes = _mix(hashes)
+        hashes = splitmix64(hashes)
     return hashes
 
 
@@ -83,7 +84,7 @@ def _value_hashes(array: pa.Array[Any]) -> Hashes:
         array = pc.cast(array, array.type.value_type)
     kind = array.type
     if types.is_null(kind):
-        return np.full(len(array), _mix(np.array([_NULL]))[0])
+        return np.full(len(array), splitmix64(np.array([_NULL]))[0])
     if types.is_fixed_size_binary(kind):
         return _value_hashes(pc.cast(array, pa.binary()))
     if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
@@ -99,7 +100,7 @@ def _value_hashes(array: pa.Array[Any]) -> Hashes:
     else:
         return _value_hashes(pc.cast(array, pa.string()))
     if array.null_count:
-        hashes[is_missing(array)] = _mix(np.array([_NULL]))[0]
+        hashes[is_missing(array)] = splitmix64(np.array([_NULL]))[0]
     return hashes
 
 
@@ -112,18 +113,20 @@ def _nested(array: pa.Array[Any]) -> Hashes:
     inner, starts, ends = inside_lists(array)
     hashes = [_value_hashes(each) for each in inner]
     if pa.types.is_map(kind):
-        return _sums(_mix(hashes[0] * _GOLDEN + hashes[1]), starts, ends, _MAP)
+        return _sums(splitmix64(hashes[0] * _GOLDEN + hashes[1]), starts, ends, _MAP)
     first = np.zeros(len(hashes[0]), dtype=np.int64)
     filled = np.flatnonzero(ends > starts)
     first[starts[filled]] = starts[filled]
     position = np.arange(len(first)) - np.maximum.accumulate(first)
-    return _sums(_mix((position.astype(np.uint64) + np.uint64(1)) * np.uint64(256) + hashes[0]), starts, ends, _LIST)
+    return _sums(
+        splitmix64((position.astype(np.uint64) + np.uint64(1)) * np.uint64(256) + hashes[0]), starts, ends, _LIST
+    )
 
 
 def _sums(shares: Hashes, starts: NDArray[np.int64], ends: NDArray[np.int64], tag: np.uint64) -> Hashes:
     """A hash for each run of shares: differences of a running sum, which wraps, give the sum of each, also of none."""
     running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(shares, dtype=np.uint64)])
-    return _mix(running[ends] - running[starts] + (ends - starts).astype(np.uint64) + tag)
+    return splitmix64(running[ends] - running[starts] + (ends - starts).astype(np.uint64) + tag)
 
 
 def _fixed_width(array: pa.Array[Any]) -> Hashes | None:
@@ -140,7 +143,7 @@ def _fixed_width(array: pa.Array[Any]) -> Hashes | None:
     elif types.is_timestamp(kind):
         hashes = _instants(_fill_nulls(pc.cast(array, pa.int64())), _NANOS[kind.unit])
     elif types.is_time(kind):
-        hashes = _mix(_fill_nulls(pc.cast(pc.cast(array, pa.time64("ns")), pa.int64())).view(np.uint64) + _TIME)
+        hashes = splitmix64(_fill_nulls(pc.cast(pc.cast(array, pa.time64("ns")), pa.int64())).view(np.uint64) + _TIME)
     return hashes
 
 
@@ -151,17 +154,6 @@ def buckets(hashes: Hashes, weights: Sequence[int]) -> NDArray[np.int64]:
     return chosen
 
 
-def _mix(x: Hashes) -> Hashes:
-    """Mixes in place: every caller gives numbers that nobody else holds."""
-    shifted = x >> np.uint64(30)
-    x ^= shifted
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= np.right_shift(x, np.uint64(27), out=shifted)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= np.right_shift(x, np.uint64(31), out=shifted)
-    return x
-
-
 def _fill_nulls(array: pa.Array[Any]) -> NDArray[np.int64]:
     filled = array.fill_null(0) if array.null_count else array
     values: NDArray[np.int64] = filled.to_numpy(zero_copy_only=False)
@@ -169,14 +161,14 @@ def _fill_nulls(array: pa.Array[Any]) -> NDArray[np.int64]:
 
 
 def _whole(values: NDArray[np.int64]) -> Hashes:
-    return _mix(values.view(np.uint64) + _NUMBER)
+    return splitmix64(values.view(np.uint64) + _NUMBER)
 
 
 def _floats(values: NDArray[np.int64] | NDArray[np.float64]) -> Hashes:
     numbers = values.astype(np.float64, copy=True)
     whole = (np.abs(numbers) <= _EXACT) & (np.floor(numbers) == numbers)
     numbers[np.isnan(numbers)] = np.nan  # one bit pattern
-    hashes = _mix(numbers.view(np.uint64) ^ _FRACTION)
+    hashes = splitmix64(numbers.view(np.uint64) ^ _FRACTION)
     hashes[whole] = _whole(numbers[whole].astype(np.int64))
     return hashes
 
@@ -184,8 +176,8 @@ def _floats(values: NDArray[np.int64] | NDArray[np.float64]) -> Hashes:
 def _instants(values: NDArray[np.int64], nanos: int) -> Hashes:
     per_second = 10**9 // nanos
     seconds, fraction = np.divmod(values, per_second)
-    within = _mix((fraction * nanos).astype(np.uint64))
-    return _mix(_mix(seconds.astype(np.uint64) + _INSTANT) + within)
+    within = splitmix64((fraction * nanos).astype(np.uint64))
+    return splitmix64(splitmix64(seconds.astype(np.uint64) + _INSTANT) + within)
 
 
 def _texts(array: pa.Array[Any]) -> Hashes:
@@ -200,5 +192,5 @@ def _texts(array: pa.Array[Any]) -> Hashes:
     offsets = offsets - offsets[0]
     lengths = np.diff(offsets)
     position = np.arange(len(text), dtype=np.uint64) - np.repeat(offsets[:-1], lengths).astype(np.uint64)
-    shares = _mix((position + np.uint64(1)) * np.uint64(256) + text)
+    shares = splitmix64((position + np.uint64(1)) * np.uint64(256) + text)
     return _sums(shares, offsets[:-1], offsets[1:], _TEXT)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 
@@ -12,6 +13,7 @@ from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.files import conform, unify_schemas
+from spanwise.pipelines.input.op import Op, list_ops
 from spanwise.pipelines.input.ops.parquet import Parquet, ParquetRowGroup, open_parquet, read_footer
 
 if TYPE_CHECKING:
@@ -51,6 +53,27 @@ def open_dataset(examples: Sequence[Examples], split: str, columns: Sequence[str
 
     files = _list_files(examples, split)
     return Dataset(_parquet_op(files, _unify_columns(files), columns))
+
+
+def open_part(
+    examples: Sequence[Examples], split: str, columns: Sequence[str] | None, choose: Callable[[Parquet], Op]
+) -> Dataset:
+    """The part of the rows of `open_dataset` that `choose` makes of its op.
+
+    Of examples in object storage that are not on this machine the footers alone are read, and then only the artifacts
+    are copied of which the part has rows.
+
+    Raises:
+        ParameterError, ColumnsChanged, UnreadableInput: as `open_dataset`.
+    """
+    from spanwise.pipelines.input.dataset import Dataset
+
+    files = _list_files(examples, split, copy=False)
+    part = choose(_parquet_op(files, _unify_columns(files), columns))
+    read = {group.path for op in list_ops(part) if isinstance(op, Parquet) for group in op.groups}
+    for artifact in {file.artifact.uri: file.artifact for file in files if file.path in read}.values():
+        artifact.path  # noqa: B018  copies it
+    return Dataset(part)
 
 
 def open_by_artifact(
@@ -143,16 +166,31 @@ class ExamplesFile:
         return Calendar.from_name(self.artifact.calendar).label(self.artifact.span)
 
 
-def _list_files(examples: Iterable[Examples], split: str) -> list[ExamplesFile]:
+def _list_files(examples: Iterable[Examples], split: str, *, copy: bool = True) -> list[ExamplesFile]:
+    """The files of a split. Without `copy`, those in object storage may not be on this machine yet."""
     found = []
     for artifact in examples:
-        for path in sorted(map(str, artifact.split(split).glob("*.parquet"))):
+        stored = {} if copy else _list_stored(artifact, split)
+        for path in sorted(stored or map(str, artifact.split(split).glob("*.parquet"))):
             try:
-                schema, groups = read_footer(path)
+                schema, groups = read_footer(path, stored.get(path))
             except UnreadableInput as error:
                 raise UnreadableInput(f"{error} Ingest its span again.") from error
             found.append(ExamplesFile(artifact=artifact, path=path, schema=schema, groups=tuple(groups)))
     return found
+
+
+def _list_stored(artifact: Examples, split: str) -> dict[str, BinaryIO]:
+    """The files of a split in object storage by the paths of their copies; none if these are on this machine."""
+    archive = artifact.archive
+    if archive is None or not artifact.id or split not in artifact.split_names or Path(artifact.uri).exists():
+        return {}
+    names = [Path(name) for name in archive.list_files(artifact.uri)]
+    return {
+        str(Path(artifact.uri) / name): archive.open_file(artifact.uri, str(name))
+        for name in names
+        if name.parent.name == f"Split-{split}" and name.suffix == ".parquet"
+    }
 
 
 def _unify_columns(files: Iterable[ExamplesFile]) -> pa.Schema:

@@ -16,8 +16,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from spanwise.pipelines.input.bit_mixing import splitmix64
+
 Floats: TypeAlias = NDArray[np.float64]
 Ids: TypeAlias = NDArray[np.uint64]
+Counts: TypeAlias = NDArray[np.uint8]
 ResampleMethod: TypeAlias = Literal["bootstrap", "jackknife"]
 
 CONFIDENCE = 0.95
@@ -32,18 +35,18 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def row_ids(place: str, first: int, count: int) -> Ids:
     """The ids of `count` rows of a place (a file's row group), from its row `first` on."""
     seed = np.uint64(int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "little"))
-    return _mix(seed + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN)
+    return splitmix64(seed + np.arange(first, first + count, dtype=np.uint64) * _GOLDEN)
 
 
-def weights(ids: Ids, method: ResampleMethod, replicates: int, first: int, last: int) -> Floats:
+def weights(ids: Ids, method: ResampleMethod, replicates: int, first: int, last: int) -> Counts:
     """How often each row counts in the replicates from `first` up to `last`, shape `(last - first, rows)`."""
     if method == "jackknife":
-        group = _mix(ids) % np.uint64(replicates)
-        kept: Floats = (group != np.arange(first, last, dtype=np.uint64)[:, None]).astype(np.float64)
+        group = splitmix64(ids.copy()) % np.uint64(replicates)
+        kept: Counts = (group != np.arange(first, last, dtype=np.uint64)[:, None]).astype(np.uint8)
         return kept
-    drawn = np.empty((last - first, len(ids)))
+    drawn = np.empty((last - first, len(ids)), dtype=np.uint8)
     for word in range(first // LANES, (last - 1) // LANES + 1):
-        lanes = _mix(ids ^ _mix(np.array([word + 1], dtype=np.uint64))).view(np.uint16)
+        lanes = splitmix64(ids ^ splitmix64(np.array([word + 1], dtype=np.uint64))).view(np.uint16)
         counts = np.zeros(len(lanes), dtype=np.uint8)
         for more in _poisson():  # comparing all with a few numbers is faster than looking each up
             counts += lanes >= more
@@ -91,14 +94,3 @@ def _poisson() -> NDArray[np.uint16]:
     shares = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(12)])
     counts = np.searchsorted(shares, (np.arange(1 << 16) + 0.5) / (1 << 16))
     return np.searchsorted(counts, np.arange(1, counts[-1] + 1)).astype(np.uint16)
-
-
-def _mix(x: Ids) -> Ids:
-    """The finalizer of splitmix64."""
-    shifted = x >> np.uint64(30)
-    mixed = x ^ shifted
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= np.right_shift(mixed, np.uint64(27), out=shifted)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= np.right_shift(mixed, np.uint64(31), out=shifted)
-    return mixed

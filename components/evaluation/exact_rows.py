@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from spanwise.components import predictions, rows
 from spanwise.components.evaluation import bootstrap, metrics
-from spanwise.components.evaluation.bootstrap import Floats, Ids
+from spanwise.components.evaluation.bootstrap import Counts, Floats, Ids
 from spanwise.components.evaluation.curves import ScoreLevels, draw_curves
 from spanwise.components.evaluation.measurement import (
     MOST_SLICES,
@@ -24,6 +25,7 @@ from spanwise.components.evaluation.measurement import (
 from spanwise.components.evaluation.metric import Metric
 from spanwise.components.evaluation.metrics import ScoredRows, Sums, Whole
 from spanwise.components.evaluation.slicing import SPAN, Slicing
+from spanwise.components.read_ahead import count_threads, map_ahead
 from spanwise.components.rows import ExamplesPart
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.pipelines.input.selection import filter_rows
@@ -253,17 +255,22 @@ def _fill_replicates(found: Sums, rows: ScoredRows, ids: Ids, spec: EvaluationSp
     if first:  # precise enough to estimate how far the figure varies
         levels = metrics.coarsen(levels, len(ids), LEVELS)
     terms = metrics.terms(spec.names, rows)
-    step = max(1, CHUNK // len(ids))
-    for start in range(first, last, step):
-        end = min(start + step, last)
-        weights = resample_weights(rows, ids, spec, start, end)
+    threads = replicate_threads(spec)
+    step = max(1, CHUNK // len(ids) // threads)
+
+    def measure(drawn: tuple[int, Counts]) -> None:
+        start, counts = drawn
+        replicates = slice(start, start + len(counts))
+        weights = weigh_rows(rows, counts)
         sums = metrics.sum_terms(terms, rows, weights)
         ranks = metrics.rank_areas(spec.names, rows, weights, levels)
         for name, values in metrics.finish_metrics(spec.names, sums, ranks).items():
-            found[name][:count, start:end] = values
+            found[name][:count, replicates] = values
         for metric in spec.custom:
             states = accumulate_states(metric, rows, weights)
-            found[metric.name][:count, start:end] = finish_custom(metric, states, sums)
+            found[metric.name][:count, replicates] = finish_custom(metric, states, sums)
+
+    deque(map_ahead(measure, draw_counts(ids, spec, first, last, step), threads), maxlen=0)
 
 
 def _order_by_score(exact: ExactRows, model: str) -> Whole:
@@ -300,13 +307,31 @@ def group_rows(
     return found, exact.ids[rows]
 
 
-def resample_weights(rows: ScoredRows, ids: Ids, spec: EvaluationSpec, first: int, last: int) -> Floats:
-    """The weight of each row: its own in the figure itself, which is number 0, or else that of replicates."""
+def draw_counts(ids: Ids, spec: EvaluationSpec, first: int, last: int, step: int) -> Iterator[tuple[int, Counts]]:
+    """How often each row counts in the replicates from `first` up to `last`, so many at once, with the first of them.
+
+    Replicate 0 is the figure itself. One hash of a row says it for several replicates.
+    """
     if not first:
         assert last == 1, "the figure itself stands alone"
-        return np.ones((1, len(ids))) if rows.weights is None else rows.weights[None, :]
-    drawn = bootstrap.weights(ids, spec.method, spec.replicates, first - 1, last - 1)
-    return drawn if rows.weights is None else drawn * rows.weights
+        yield 0, np.ones((1, len(ids)), np.uint8)
+        return
+    at_once = -(-step // bootstrap.LANES) * bootstrap.LANES
+    for some in range(first, last, at_once):
+        counts = bootstrap.weights(ids, spec.method, spec.replicates, some - 1, min(some + at_once, last) - 1)
+        for start in range(0, len(counts), step):
+            yield some + start, counts[start : start + step]
+
+
+def weigh_rows(rows: ScoredRows, counts: Counts) -> Floats:
+    """The weight of each row in each replicate: its own, as often as it counts."""
+    weights: Floats = counts.astype(np.float64) if rows.weights is None else counts * rows.weights
+    return weights
+
+
+def replicate_threads(spec: EvaluationSpec) -> int:
+    """How many threads measure replicates; a metric of the user's own may not be made for several."""
+    return 1 if spec.custom else count_threads()
 
 
 def accumulate_states(metric: Metric, rows: ScoredRows, weights: Floats) -> list[list[object]]:

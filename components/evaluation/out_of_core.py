@@ -6,7 +6,9 @@ by score, and each file is sorted in memory: exact areas of any number of rows, 
 
 from __future__ import annotations
 
+import functools
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,25 +16,28 @@ from pathlib import Path
 import numpy as np
 
 from spanwise.components.evaluation import metrics
-from spanwise.components.evaluation.bootstrap import LANES, Floats, Ids
+from spanwise.components.evaluation.bootstrap import LANES, Counts, Floats, Ids
 from spanwise.components.evaluation.curves import ScoreLevels, draw_curves
 from spanwise.components.evaluation.exact_rows import (
     LEVELS,
     ExactRows,
     accumulate_states,
     count_confusion,
+    draw_counts,
     finish_custom,
     group_rows,
     number_slices,
-    resample_weights,
+    replicate_threads,
     sum_levels,
     value_key,
+    weigh_rows,
 )
 from spanwise.components.evaluation.measurement import MOST_SLICES, EvaluationSpec, Measurement, SliceFigures
 from spanwise.components.evaluation.metrics import AreaSums, Levels, ScoredRows, Sums, Whole
 from spanwise.components.evaluation.scored_parts import ScoredPart
 from spanwise.components.evaluation.slicing import Slicing
 from spanwise.components.evaluation.sorted_runs import SortedRuns
+from spanwise.components.read_ahead import map_ahead
 
 RUN_ROWS = 1 << 18
 """About so many rows of a model are sorted in memory at once."""
@@ -339,14 +344,25 @@ def _add_rows(
     for first, last, chosen in ((0, 1, every), (1, 1 + spec.replicates, large)):
         if not any(chosen):
             continue
-        # the weights of a row are drawn once, whatever slices it is in
+        work = functools.partial(_add_replicates, sums, rows, chosen, is_tie=is_tie)
         step = max(LANES, WEIGHTS // len(ids) // LANES * LANES)
-        for start in range(first, last, step):
-            end = min(start + step, last)
-            weights = resample_weights(rows, ids, spec, start, end)
-            for each, sliced in zip(sums, chosen, strict=True):
-                if sliced is not None:
-                    each.add(sliced, weights, slice(start, end), is_tie=is_tie)
+        deque(map_ahead(work, draw_counts(ids, spec, first, last, step), replicate_threads(spec)), maxlen=0)
+
+
+def _add_replicates(
+    sums: Sequence[_SliceSums],
+    rows: ScoredRows,
+    chosen: Sequence[_SlicedRows | None],
+    drawn: tuple[int, Counts],
+    *,
+    is_tie: bool,
+) -> None:
+    """Adds rows to the sums of some replicates. Their weights are the same whatever slices they are in."""
+    start, counts = drawn
+    weights = weigh_rows(rows, counts)
+    for each, sliced in zip(sums, chosen, strict=True):
+        if sliced is not None:
+            each.add(sliced, weights, slice(start, start + len(counts)), is_tie=is_tie)
 
 
 def _coarse_levels(rows: ScoredRows, count: int) -> ScoreLevels:

@@ -142,6 +142,31 @@ class Database:
         cursor.execute(f"SELECT {', '.join(named + asked)} FROM ({text}) AS answer ({places})")  # noqa: S608  ours
         yield drop_dimensions(cursor.fetch_record_batch(), [schema.names[place] for place in arrays], self.who)
 
+    @property
+    def shares_snapshots(self) -> bool:
+        """Whether several connections can see the database at one moment."""
+        return _is_postgresql(self.scheme)
+
+    def share_snapshot(self) -> str:
+        """The name of this moment, for other connections, until this one is closed.
+
+        Raises:
+            UnreadableInput: the database refuses.
+        """
+        with self.translate_errors("shares no snapshot"), self.connection.cursor() as cursor:
+            cursor.execute("SELECT pg_export_snapshot()")
+            return str(cursor.fetchone()[0])
+
+    def take_snapshot(self, snapshot: str) -> None:
+        """Sees the database as at the moment of that name; before any query.
+
+        Raises:
+            UnreadableInput: the database refuses, as the other connection may be gone.
+        """
+        with self.translate_errors("has no such snapshot any more"), self.connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+
     def one(self, query: Query, span: int, calendar: Calendar, what: str) -> object:
         """The one value that a query gives; None when it gives null, or nothing.
 

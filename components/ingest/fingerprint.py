@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.digest import digest
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.orchestrator.storage import machine_copies
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +39,8 @@ def stamp(files: Mapping[str, tuple[str, ...]]) -> str:
         UnreadableInput: a file is not there.
     """
     found = [(path, _stat(path)) for split in sorted(files) for path in files[split]]
-    written = digest("written", *(text for path, s in found for text in (path, str(s.st_size), str(s.st_mtime_ns))))
+    copies = f"{machine_copies().folder}/"
+    written = digest("written", *(text for path, stat in found for text in _written(path, stat, copies)))
     changed = digest("changed", *(str(s.st_ctime_ns) for _, s in found))
     return f"{written} {changed}"
 
@@ -62,6 +64,13 @@ def refuse_changed(files: Mapping[str, tuple[str, ...]], before: str, contents: 
         "nothing was ingested. Write files under another name and rename them when they are complete; run again "
         "when they no longer change."
     )
+
+
+def _written(path: str, stat: os.stat_result, copies: str) -> tuple[str, str, str]:
+    """A copy of an object is named after its revision; where it is, and of when, differs between machines."""
+    if path.startswith(copies):
+        return path.removeprefix(copies), str(stat.st_size), ""
+    return path, str(stat.st_size), str(stat.st_mtime_ns)
 
 
 def _stat(path: str) -> os.stat_result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.readers.columns import rejection_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 GROUP_ROWS = 1 << 16
 #: Wide rows make shorter groups.
 GROUP_BYTES = 64 << 20
+#: Longer groups are written before more rows are read, so that two of them are not held at once.
+HELD_BYTES = 16 << 20
 #: How many rejected rows a report shows.
 EXAMPLES = 10
 
@@ -69,7 +72,10 @@ class DraftFile:
 
 
 class SplitFile(DraftFile):
-    """One Parquet file, in row groups whose sizes do not depend on the batches that come in."""
+    """One Parquet file, in row groups whose sizes do not depend on the batches that come in.
+
+    A thread of its own writes a row group while the rows of the next one come in.
+    """
 
     def __init__(self, destination: str, split: str, index: int, schema: pa.Schema) -> None:
         self._split = split
@@ -80,6 +86,7 @@ class SplitFile(DraftFile):
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._rows = 0
+        self._written: Future[None] | None = None
 
     def report(self) -> PartFile:
         return PartFile(split=self._split, name=self._name, rows=self._rows, size_bytes=self.path.stat().st_size)
@@ -95,23 +102,37 @@ class SplitFile(DraftFile):
                 self._write_group()
 
     def _write_group(self) -> None:
-        # one chunk a column: the bytes on disk must not show how the rows came in
-        table = pa.Table.from_batches(self._waiting, self._schema).combine_chunks()
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-        self._rows += table.num_rows
+        self._await_group()
+        self._written = self._thread.submit(self._encode, self._waiting)
+        if self._waiting_bytes > HELD_BYTES:
+            self._await_group()
+        self._rows += self._waiting_rows
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def _encode(self, batches: Sequence[pa.RecordBatch]) -> None:
+        # one chunk a column: the bytes on disk must not show how the rows came in
+        table = pa.Table.from_batches(batches, self._schema).combine_chunks()
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def _await_group(self) -> None:
+        """Waits for the row group that is being written, and raises what that raised."""
+        if self._written is not None:
+            self._written.result()
 
     def _open(self, path: Path) -> None:
         try:
             self._writer = pa.parquet.ParquetWriter(path, self._schema, compression="zstd", write_page_checksum=True)
         except pa.ArrowNotImplementedError as error:
             raise UnreadableInput(f"the input has a column that Parquet cannot store: {error}") from error
+        self._thread = ThreadPoolExecutor(1, "write-split")
 
     def _finish(self) -> None:
         if self._waiting:
             self._write_group()
+        self._await_group()
 
     def _close(self) -> None:
+        self._thread.shutdown()
         self._writer.close()
 
 

@@ -75,6 +75,10 @@ class Query:
             end = token.end()
         return cls(text, (*parts, text[end:]))
 
+    def wrap(self, before: str, after: str) -> Query:
+        """The query between two texts, which have no placeholders."""
+        return Query(before + self.text + after, (before, *self.parts, after))
+
     @property
     def has_span(self) -> bool:
         """Whether it selects one span; without, all rows are span 0."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
+from spanwise.components.ingest.answer_part import AnswerRequest, check_key, fetch_answer
 from spanwise.components.ingest.database import check_connection, connect
 from spanwise.components.ingest.example_gen import (
     ExampleGen,
@@ -19,7 +18,7 @@ from spanwise.components.ingest.example_gen import (
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
 from spanwise.orchestrator.artifact import Examples
-from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
+from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, BeamSettings, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UsageError
@@ -29,16 +28,9 @@ from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Output
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
     from spanwise.components.ingest.database import Database
 
-log = logging.getLogger("spanwise.ingest")
-
 _INPUT = ("input",)  # one input split, which the ratios divide
-_WORD = 2**64
 _NEWEST = "SELECT max(day) FROM flights"
 
 
@@ -57,11 +49,14 @@ class QueryExampleGen(Component):
     A database may answer the same query otherwise tomorrow, so it is asked in every run. With a `version_query`, which
     gives a whole number for a span, the number is the version of the Examples, and a version that was ingested is
     served from the cache: the number promises that the rows are the same.
+
+    `partition_by` names a column of unique whole numbers, by which the rows are then ordered. A PostgreSQL gives them
+    in `partitions` ranges of it at once, by Beam's engine if one is named; the bytes are the same in any number.
     """
 
     preload: ClassVar = ExampleGen.preload
     prepared: ClassVar = ("span", "version", "previous", "compare")
-    hints: ClassVar = BEAM_PARAMETERS
+    hints: ClassVar = (*BEAM_PARAMETERS, "partitions")
     libraries: ClassVar = ("pyarrow",)
 
     def check(self) -> None:
@@ -74,6 +69,7 @@ class QueryExampleGen(Component):
         check_given(self.name, given)
         check_connection(str(given["connection"]), f"{self.name}.connection")
         choose_splits(_INPUT, given["ratios"])
+        self._check_partitions()
         # nothing but a version tells whether the rows are still the same
         self.cache = self.cache and self._version is not None
 
@@ -114,6 +110,8 @@ class QueryExampleGen(Component):
         calendar: Literal["hour", "day", "week", "month", "quarter", "number"] = "day",
         newest_query: str | None = None,  # noqa: ARG002  as above
         version_query: str | None = None,  # noqa: ARG002  as above
+        partition_by: str | None = None,
+        partitions: int = 1,
         ratios: Mapping[str, int] | None = None,
         split_key: Sequence[str] = (),
         types: Mapping[str, str] | None = None,
@@ -122,7 +120,17 @@ class QueryExampleGen(Component):
         beam_options: BeamOptions | None = None,
     ) -> None:
         answer = attempt.scratch / "answer.arrow"
-        fingerprint = self._fetch(connection, span, answer)
+        beam = choose_beam(attempt.run, beam_runner, beam_options)
+        request = AnswerRequest(
+            node=self.name,
+            connection=connection,
+            query=self._query,
+            span=span,
+            calendar=self.calendar,
+            key=partition_by,
+            file=str(answer),
+        )
+        fingerprint = self._fetch(request, partitions, attempt, beam)
         plan = IngestPlan(
             files={_INPUT[0]: (str(answer),)},
             destination=str(examples.path),
@@ -131,7 +139,7 @@ class QueryExampleGen(Component):
             previous=tuple(previous.items()) if previous is not None else None,
             types=dict(types or {}),
             dropped=tuple(drop_columns),
-            beam=choose_beam(attempt.run, beam_runner, beam_options),
+            beam=beam,
         )
         report = ingest_compared(plan, compare)
         describe_examples(
@@ -141,6 +149,16 @@ class QueryExampleGen(Component):
     def _parse_query(self, name: str) -> Query | None:
         text = self.parameters[name]
         return None if text is None else Query.parse(str(text), f"{self.name}.{name}")
+
+    def _check_partitions(self) -> None:
+        key, partitions = self.parameters["partition_by"], cast("int", self.parameters["partitions"])
+        if key is not None:
+            check_key(str(key), f"{self.name}.partition_by")
+        if partitions < 1 or (partitions > 1 and key is None):
+            raise ParameterError(
+                f"{self.name}.partitions is {partitions}: how many ranges of a key are read side by side, at least 1. "
+                "Name the key, a column of unique whole numbers: partition_by='id'."
+            )
 
     def _check_placeholders(self) -> None:
         if self._newest is not None and self._newest.has_span:
@@ -198,40 +216,12 @@ class QueryExampleGen(Component):
             raise ParameterError(f"{self.name}.version_query gives {found!r}; a version is a whole number.")
         return found
 
-    def _fetch(self, connection: str, span: int, answer: Path) -> str:
-        """Writes the answer to a file as it comes in; returns the fingerprint of its rows, whatever their order."""
-        import pyarrow as pa
-
-        from spanwise.components.ingest.answers import answer_schema, rebatch
-        from spanwise.components.row_hash import hash_rows
-
-        rows, mark, total, mixed = 0, "", 0, 0
-        with connect(connection, self.name) as database:
-            facts = {"connection": connection, "query": self._query.fill(span, self.calendar)}
-            log.info("query-started", extra=facts)
-            with database.query(self._query, span, self.calendar) as reader:
-                schema = answer_schema(reader.schema, f"{self.name}.query")
-                mark = schema.to_string(show_field_metadata=False, show_schema_metadata=False)
-                with pa.OSFile(str(answer), "wb") as sink, pa.ipc.new_file(sink, schema, options=_ipc_options()) as out:
-                    for batch in rebatch(reader, schema, f"{self.name}.query"):
-                        out.write_batch(batch)
-                        hashes = hash_rows(batch)
-                        rows += batch.num_rows
-                        total = (total + _sum(hashes)) % _WORD
-                        mixed = (mixed + _sum(hashes * hashes)) % _WORD
-        if not rows:
+    def _fetch(self, request: AnswerRequest, partitions: int, attempt: Attempt, beam: BeamSettings) -> str:
+        """Writes the answer to the file of the request; returns the fingerprint of its rows, whatever their order."""
+        found = fetch_answer(request, partitions, beam, attempt.scratch)
+        if not found.rows:
             raise SpanNotFound(
-                f"{self.name}: the query returned no rows for span {self.calendar.label(span)}. Nothing was ingested; "
-                f"the query: {self._query.fill(span, self.calendar)}"
+                f"{self.name}: the query returned no rows for span {self.calendar.label(request.span)}. Nothing was "
+                f"ingested; the query: {self._query.fill(request.span, self.calendar)}"
             )
-        return digest("query answer", mark, rows, total, mixed)
-
-
-def _ipc_options() -> pa.ipc.IpcWriteOptions:
-    import pyarrow as pa
-
-    return pa.ipc.IpcWriteOptions(compression="lz4")
-
-
-def _sum(hashes: NDArray[np.uint64]) -> int:
-    return int(hashes.sum(dtype=hashes.dtype))
+        return digest("query answer", found.schema, found.rows, found.total, found.mixed)

@@ -431,8 +431,10 @@ def _with_numbers(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStat
     zero = np.searchsorted(found.values, 0)
     zeros = int(found.counts[zero]) if zero < found.values.size and found.values[zero] == 0 else 0
     frequent = None
-    if pa.types.is_boolean(array.type) or pa.types.is_integer(array.type) or pa.types.is_date(array.type):
-        show = str if pa.types.is_integer(array.type) else functools.partial(format_value, type_=str(array.type))
+    if pa.types.is_integer(array.type):
+        frequent = _frequent(found.values.tolist(), found.counts)
+    elif pa.types.is_boolean(array.type) or pa.types.is_date(array.type):
+        show = functools.partial(format_value, type_=str(array.type))
         frequent = Frequent.from_counts(map(show, found.values.tolist()), found.counts.tolist())
     return replace(
         plain,
@@ -448,12 +450,21 @@ def _with_numbers(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStat
 def _with_texts(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStatistics:
     values, counts = count_texts(array)
     distinct = to_list(values)
+    lengths = count_weighted(pc.utf8_length(values), counts)
+    is_cut = lengths.values.size > 0 and lengths.values[-1] > LONGEST
     return replace(
         plain,
-        lengths=NumberStatistics.from_counts(count_weighted(pc.utf8_length(values), counts)),
+        lengths=NumberStatistics.from_counts(lengths),
         distinct=Distinct.from_texts(distinct),
-        frequent=Frequent.from_counts(distinct, counts.to_numpy().tolist()),
+        frequent=_frequent(distinct, counts.to_numpy(), may_repeat=is_cut),
     )
+
+
+def _frequent(values: Sequence[object], counts: NDArray[np.int64], *, may_repeat: bool = False) -> Frequent:
+    """Of different values, which cut texts may not be, by their texts."""
+    if not may_repeat and counts.sum() == counts.size:
+        return Frequent.from_distinct(values)
+    return Frequent.from_counts(map(str, values), counts.tolist())
 
 
 def _with_bytes(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStatistics:

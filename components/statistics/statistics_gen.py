@@ -124,6 +124,7 @@ def count(
         ParameterError: there is no such column of weights, or it has others than finite numbers that are not negative.
     """
     from spanwise.components.beam import merge_in_order
+    from spanwise.components.read_ahead import count_threads
     from spanwise.components.row_blocks import list_runs
     from spanwise.components.statistics.span_statistics import SpanStatistics, merge_column
 
@@ -136,7 +137,8 @@ def count(
         if weight is not None and files and weight not in schemas[name].names:
             listed = ", ".join(schemas[name].names)
             raise ParameterError(f"weight: the examples have no column {weight!r}; they have: {listed}.")
-    found = merge_in_order(parts, count_run, merge_column, beam=beam, scratch=scratch)
+    threads = count_threads(min(BATCH_COLUMNS, max((len(part.columns) for part in parts), default=0)))
+    found = merge_in_order(parts, count_run, merge_column, beam=beam, scratch=scratch, threads=threads)
     made = SpanStatistics(splits={name: _split(name, schema, found) for name, schema in schemas.items()})
     log.info(
         "span-counted",

@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spanwise.components.read_ahead import count_threads
 from spanwise.components.row_blocks import BLOCK_ROWS, list_runs
 from spanwise.components.transform import worker
 from spanwise.components.transform.analyzers import Analyzer, Plain
@@ -76,8 +77,11 @@ class AnalyzerStates:
             for run in list_runs(window.files(place))
         ]
         work = PieceAnalyzer.of(window.plan.source, calls, window.types)
+        # an analyzer of the user's own may not be made for several threads
+        columns = len({root for call in calls for root in call.roots}) + len(calls)
+        threads = count_threads(columns) if all(_is_ours(type(call.analyzer)) for call in calls) else 1
         results: dict[Place, list[RunStates]] = {place: [] for place in lacking}
-        for task, result in zip(tasks, window.map(work, tasks), strict=True):
+        for task, result in zip(tasks, window.map(work, tasks, threads=threads), strict=True):
             results[task.place].append(result)
         for place, numbers in lacking.items():
             reads = window.reads[place[0]]
@@ -148,8 +152,11 @@ _FOLDERS = ("statistics/accumulators", "transform/analyzers")
 
 def _analyzer_code(analyzer: type[Analyzer[object]]) -> str:
     """A user's analyzer by its source and what that uses; ours are in `code_versions`."""
-    ours = owner_of(analyzer.__module__) is Owner.SPANWISE
-    return analyzer.__qualname__ if ours else extract_source(analyzer)
+    return analyzer.__qualname__ if _is_ours(analyzer) else extract_source(analyzer)
+
+
+def _is_ours(analyzer: type[Analyzer[object]]) -> bool:
+    return owner_of(analyzer.__module__) is Owner.SPANWISE
 
 
 def _read_states(

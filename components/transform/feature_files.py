@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow.parquet as pq
 
+from spanwise.components.read_ahead import count_threads
 from spanwise.components.transform.analyzer_states import STORAGE_VERSION, code_versions, link_file
 from spanwise.components.transform.graph import Preprocessor, to_arrow
 from spanwise.components.transform.window_plan import TransformReport, TransformWindow, count_row_groups
@@ -45,7 +46,9 @@ def transform_spans(window: TransformWindow, graph: Preprocessor) -> TransformRe
             continue
         for split in plan.transform:
             tasks += _list_tasks(window, graph, (number, split))
-    for task, result in zip(tasks, window.map(FeatureWriter.of(graph), tasks), strict=True):
+    threads = count_threads(len(graph.needs()) + len(graph.outputs))
+    results = window.map(FeatureWriter.of(graph), tasks, threads=threads)
+    for task, result in zip(tasks, results, strict=True):
         assert isinstance(result, WrittenFeatures)
         reads = window.reads[task.piece.place[0]]
         reads.transformed_files += 1

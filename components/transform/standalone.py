@@ -16,6 +16,7 @@ import math
 import re
 import sys
 import textwrap
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from spanwise.orchestrator.user_code import (
     uses,
 )
 
+_loading = threading.RLock()  # Python shows a module to other threads before it has run
 _HEAD = '"""{title}: generated from the functions of its author. Do not edit."""'
 
 
@@ -65,9 +67,12 @@ def digest(source: str) -> str:
 
 def load(source: str) -> types.ModuleType:
     """The module, run once in this process and known to Python by the digest of its source."""
-    name = f"spanwise_preprocessing_{digest(source)}"
-    if name in sys.modules:
-        return sys.modules[name]
+    with _loading:
+        name = f"spanwise_preprocessing_{digest(source)}"
+        return sys.modules.get(name) or _run(name, source)
+
+
+def _run(name: str, source: str) -> types.ModuleType:
     module = types.ModuleType(name)
     file = f"<{name}>"
     module.__file__ = file

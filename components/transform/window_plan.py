@@ -98,8 +98,8 @@ class TransformWindow:
         number, split = place
         return sorted(self.plan.examples[number].split(split).glob("*.parquet"))
 
-    def map(self, work: Callable[[E], R | PieceFailure], parts: Sequence[E]) -> list[R]:
-        """Does the work on every part, on Beam; the results are in the order of the parts.
+    def map(self, work: Callable[[E], R | PieceFailure], parts: Sequence[E], *, threads: int) -> list[R]:
+        """Does the work on every part, by so many threads or on Beam; the results are in the order of the parts.
 
         Raises:
             PreprocessingError: the function fails on one of them.
@@ -108,7 +108,7 @@ class TransformWindow:
         scratch = Path(self.plan.scratch)
         scratch.mkdir(parents=True, exist_ok=True)
         results: list[R] = []
-        for result in map_in_order(parts, work, beam=self.plan.beam, scratch=scratch):
+        for result in map_in_order(parts, work, beam=self.plan.beam, scratch=scratch, threads=threads):
             if isinstance(result, PieceFailure):
                 raise (UnreadableInput if result.damaged else PreprocessingError)(result.message)
             results.append(result)

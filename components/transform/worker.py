@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import pickle
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -30,6 +31,9 @@ from spanwise.orchestrator.errors import UnreadableInput
 
 PROBED = 64
 """Rows of a file that are computed a second time, in two parts, to find expressions that are not row-wise."""
+
+_LOADING = threading.Lock()
+"""Held by the one of several threads that loads the user's source, for all of them."""
 
 _FEW = 10_000
 """Up to this many rows are read faster without threads."""
@@ -104,7 +108,8 @@ class PieceAnalyzer:
         return cls(source, pickle.dumps(tuple(calls)), wanted)
 
     def __call__(self, task: AnalysisTask) -> RunStates | PieceFailure:
-        calls = _load_calls(self.source, self.payload)
+        with _LOADING:
+            calls = _load_calls(self.source, self.payload)
         numbered = [(number, calls[number]) for number in task.calls]
         inputs = CallInputs(numbered)
         roots = sorted({root for _, call in numbered for root in call.roots})
@@ -225,8 +230,8 @@ class FeatureWriter:
 
     def __call__(self, task: FeatureTask) -> WrittenFeatures | PieceFailure:
         """Writes the features of a whole file, row group by row group, to a file that appears when it is whole."""
-        graph = _graph(self.source, self.function, self.payload)
-        schema = to_arrow(pl.DataFrame(schema=dict(graph.outputs))).schema
+        with _LOADING:
+            graph, schema = _graph(self.source, self.function, self.payload)
         final = Path(task.target)
         final.parent.mkdir(parents=True, exist_ok=True)
         draft = final.with_name(final.name + ".tmp")
@@ -234,7 +239,7 @@ class FeatureWriter:
         try:
             with (
                 pq.ParquetWriter(draft, schema, compression="zstd", write_page_checksum=True) as writer,
-                read_ahead(_features(task, graph, schema)) as tables,
+                _read_ahead_of_several(task.piece, _features(task, graph, schema)) as tables,
             ):
                 for features in tables:
                     rows += features.num_rows
@@ -258,10 +263,19 @@ def _features(task: FeatureTask, graph: Preprocessor, schema: pa.Schema) -> Gene
         yield to_arrow(evaluate(graph.features, frame)).cast(schema).combine_chunks()
 
 
+def _read_ahead_of_several(
+    piece: FilePiece, tables: Generator[pa.Table, None, None]
+) -> AbstractContextManager[Iterator[pa.Table]]:
+    """The tables of the row groups; for one alone, a thread costs more than it saves."""
+    return read_ahead(tables) if len(piece.groups) > 1 else closing(tables)
+
+
 @functools.lru_cache(maxsize=2)
-def _graph(source: str, function: str, payload: bytes) -> Preprocessor:
+def _graph(source: str, function: str, payload: bytes) -> tuple[Preprocessor, pa.Schema]:
+    """The graph, and the columns of its features."""
     inputs, values, unreadable = pickle.loads(payload)  # noqa: S301 -- as above
-    return Preprocessor.of(source, function, inputs, values, unreadable)
+    graph = Preprocessor.of(source, function, inputs, values, unreadable)
+    return graph, to_arrow(pl.DataFrame(schema=dict(graph.outputs))).schema
 
 
 def _to_frame(table: pa.Table, columns: Sequence[str], types: Types) -> pl.DataFrame:
@@ -271,6 +285,8 @@ def _to_frame(table: pa.Table, columns: Sequence[str], types: Types) -> pl.DataF
         cast("pl.DataFrame", pl.from_arrow(table)) if known else pl.select(pl.repeat(0, table.num_rows).alias("\x1a"))
     )
     schema = frame.schema
+    if list(schema.items()) == [(name, types[name]) for name in columns]:
+        return frame  # a selection would cost more than all else does of a few rows
     return (
         frame.select(
             (pl.col(name) if name in schema else pl.repeat(None, pl.len())).cast(types[name]).alias(name)

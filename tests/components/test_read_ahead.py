@@ -1,10 +1,10 @@
-"""Reading ahead: the same items, in their order, from one other thread."""
+"""Reading ahead: the same items, in their order, from other threads."""
 
 import threading
 
 import pytest
 
-from spanwise.components.read_ahead import read_ahead
+from spanwise.components.read_ahead import map_ahead, read_ahead
 
 
 def test_items_come_in_order_and_the_next_one_is_ready():
@@ -52,3 +52,55 @@ def test_whoever_stops_early_ends_the_generator_in_its_own_thread():
         thread = next(ahead)
 
     assert ended == [thread]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_come_in_the_order_of_the_items(threads):
+    """All threads work at once, and whichever is done first, the first item's result comes first."""
+    others = threading.Barrier(threads)
+
+    def work(item):
+        if item < threads:
+            others.wait(30)  # all threads work at once
+        return item * 10
+
+    assert list(map_ahead(work, range(7), threads)) == [0, 10, 20, 30, 40, 50, 60]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_no_more_is_done_than_the_threads_and_one_result_need(threads):
+    """Items are taken while results are, so that what is held does not grow with their number."""
+    taken = []
+
+    def items():
+        for item in range(100):
+            taken.append(item)
+            yield item
+
+    results = map_ahead(str, items(), threads)
+
+    assert [next(results) for _ in range(5)] == ["0", "1", "2", "3", "4"]
+    assert len(taken) <= 5 + threads
+    results.close()
+    assert len(taken) <= 5 + threads
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_of_several_errors_the_first_in_order_is_raised(threads):
+    """Whichever thread is faster, what was done before it comes first."""
+    second = threading.Event()
+
+    def work(item):
+        if item == 1:
+            assert threads < 3 or second.wait(30)
+        if item == 2:
+            second.set()
+        if item:
+            raise ValueError(f"item {item}")
+        return item
+
+    results = map_ahead(work, range(4), threads)
+
+    assert next(results) == 0
+    with pytest.raises(ValueError, match="item 1"):
+        next(results)

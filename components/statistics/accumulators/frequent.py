@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Self
 
 import datasketches
@@ -15,6 +18,10 @@ from spanwise.components.statistics.accumulators.value_counts import count_texts
 LOG_SIZE = 11
 LONGEST = 200
 """Longer texts are counted by so many of their first characters."""
+
+_ROUND = 1537  # one text more than there are counters: texts that all occur once are then forgotten again, all of them
+_TOTALS = struct.Struct("<QQ")  # in a sketch's bytes: the total weight, and the most that a count is off
+_TOTALS_AT = 16
 
 
 @dataclass(frozen=True)
@@ -49,10 +56,24 @@ class Frequent:
     @classmethod
     def from_counts(cls, values: Iterable[str], counts: Iterable[int]) -> Self:
         sketch = datasketches.frequent_strings_sketch(LOG_SIZE)
-        update = sketch.update
-        for value, count in zip(values, counts, strict=True):
-            update(value[:LONGEST], count)
-        return cls(b"" if sketch.is_empty() else sketch.serialize())
+        deque(map(sketch.update, (value[:LONGEST] for value in values), counts), maxlen=0)
+        return cls(_to_bytes(sketch))
+
+    @classmethod
+    def from_distinct(cls, values: Sequence[object]) -> Self:
+        """The same of texts or whole numbers that occur once each, such as ids, and are not too long.
+
+        Only the last of them are in the sketch, so most need not be counted.
+        """
+        rounds, rest = divmod(len(values), _ROUND)
+        if not rounds:
+            return cls.from_counts(map(str, values), repeat(1))
+        if not rest:
+            return cls(_free(len(values), rounds))
+        found = cls.from_counts(map(str, (*values[:_ROUND], *values[-rest:])), repeat(1))
+        raw = bytearray(found.sketch)
+        _TOTALS.pack_into(raw, _TOTALS_AT, len(values), rounds)
+        return cls(bytes(raw))
 
     @property
     def total(self) -> int:
@@ -80,9 +101,13 @@ class Frequent:
     def merge(self, other: Self) -> Self:
         if not self.sketch or not other.sketch:
             return self if self.sketch else other
-        mine = self._open()
-        mine.merge(other._open())
-        return type(self)(mine.serialize())
+        mine, theirs = self._open(), other._open()
+        if not theirs.num_active_items:  # the library would not look at it
+            mine, theirs = theirs, mine
+        if not theirs.num_active_items:
+            return type(self)(_free(self.total + other.total, self.error + other.error))
+        mine.merge(theirs)
+        return type(self)(_to_bytes(mine))
 
     def state(self) -> State:
         return {"frequent": text(self.sketch), "error": self.error}  # whoever reads the file sees what is an estimate
@@ -99,6 +124,22 @@ class Frequent:
     def _items(self) -> list[tuple[str, int, int, int]]:
         found = self._open().get_frequent_items(datasketches.frequent_items_error_type.NO_FALSE_NEGATIVES)
         return [(str(value), int(estimate), int(lower), int(upper)) for value, estimate, lower, upper in found]
+
+
+def _to_bytes(sketch: datasketches.frequent_strings_sketch) -> bytes:
+    """The sketch; one whose counters are all free, which the library writes as if there had been no values, as well."""
+    if sketch.num_active_items:
+        return bytes(sketch.serialize())
+    return _free(int(sketch.total_weight), int(sketch.get_upper_bound("")))
+
+
+def _free(total: int, error: int) -> bytes:
+    """A sketch of so many values whose counters are all free."""
+    if not total:
+        return b""
+    content = bytearray(_TOTALS_AT) + _TOTALS.pack(total, error)
+    content[:5] = len(content) // 8, *datasketches.frequent_strings_sketch(LOG_SIZE).serialize()[1:5]
+    return bytes(content)
 
 
 def _rank(found: Occurrence) -> tuple[int, str]:

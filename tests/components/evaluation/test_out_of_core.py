@@ -1,6 +1,8 @@
 """Out of core: rows in files give the figures that rows in memory give, and those are scikit-learn's."""
 
+import functools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +10,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import metrics as reference
 
-from spanwise.components.evaluation import bootstrap, out_of_core, scored_parts, sorted_runs
+from spanwise.components.evaluation import bootstrap, exact_rows, out_of_core, scored_parts, sorted_runs
 from spanwise.components.evaluation.exact_rows import ExactRows, measure_exact
 from spanwise.components.evaluation.measurement import EvaluationSpec
 from spanwise.components.evaluation.out_of_core import measure_parts
 from spanwise.components.evaluation.scored_parts import ScoredPart
+from tests.later import Later
+
+reference = Later("sklearn.metrics")
 
 SPEC = EvaluationSpec(
     schema=pa.schema([]),
@@ -85,6 +89,35 @@ def test_files_give_what_memory_gives(tmp_path_factory, parts):
             for name in SPEC.names[1:]:
                 np.testing.assert_allclose(other[model][name], one[model][name], atol=1e-9, rtol=1e-9, err_msg=name)
     check_with_scikit_learn(whole, files)
+
+
+@settings(max_examples=6, deadline=None)
+@given(parts=windows(), chunk=st.sampled_from([1, 200, 1 << 20]))
+def test_figures_do_not_depend_on_the_number_of_threads(tmp_path_factory, parts, chunk):
+    """In memory and in files, however many replicates are measured at once: the same bits."""
+    spec = replace(SPEC, replicates=11, small_rows=2)
+    whole = functools.reduce(ExactRows.merge, parts)
+    before = pa.cpu_count()
+    measured = []
+    try:
+        for threads in (1, 2, 4):
+            pa.set_cpu_count(threads)
+            folder = tmp_path_factory.mktemp("parts")
+            scored = [ScoredPart.write(p, spec, folder / f"{n}") for n, p in enumerate(parts)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(exact_rows, "CHUNK", chunk)
+                patch.setattr(out_of_core, "WEIGHTS", chunk)
+                measured.append((list_bits(measure_exact(whole, spec)), list_bits(measure_parts(scored, spec, folder))))
+    finally:
+        pa.set_cpu_count(before)
+
+    assert measured[0] == measured[1] == measured[2]
+
+
+def list_bits(measured):
+    """Every figure with its replicates, as bytes."""
+    every = [measured.overall, *(slices.figures for slices in measured.slices)]
+    return [(model, name, values.tobytes()) for each in every for model in each for name, values in each[model].items()]
 
 
 def check_with_scikit_learn(rows, measured):

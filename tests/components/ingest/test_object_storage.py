@@ -7,9 +7,7 @@ import os
 import uuid
 from datetime import date, timedelta
 
-import moto.backends
 import pytest
-from moto.core import DEFAULT_ACCOUNT_ID
 
 from spanwise import ExampleGen, Pipeline
 from spanwise.components.ingest.source_files import SourceFiles, copy_objects, newest_object_span
@@ -173,6 +171,9 @@ def test_a_web_server_is_asked_for_no_listing(name):
 def test_the_newest_of_many_spans_takes_a_request_for_a_thousand(lake, pattern, name, monkeypatch):
     """And reads few of their names: nothing grows with the objects in them."""
     count, key = 1_200, parse_url(lake.url).key
+    import moto.backends
+    from moto.core import DEFAULT_ACCOUNT_ID
+
     store = moto.backends.get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
     for number in range(count):
         for file in "ab":

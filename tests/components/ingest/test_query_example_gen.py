@@ -13,10 +13,12 @@ import uuid
 import warnings
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spanwise.components import QueryExampleGen
+from spanwise.components.ingest.answer_part import check_order
 from spanwise.components.ingest.answers import answer_schema, rebatch
 from spanwise.components.ingest.database import connect
 from spanwise.components.ingest.query import Query
@@ -441,6 +443,77 @@ def test_a_query_may_end_with_a_semicolon_or_a_comment(database, asks):
     assert ids(asks(query=ROWS + " -- by id")) == [2, 3, 4]
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 7])
+def test_rows_read_in_ranges_of_a_key_are_the_same_bytes(database, asks, partitions):
+    """In the order of the key, whatever the query's, and however many ranges there are; the rest is as without a key."""
+    database.do("INSERT INTO rides SELECT id * 1000, at, fare, who FROM rides")
+    database.do("INSERT INTO rides VALUES (-5, '2013-01-05 12:00:00', 1, 'x')")
+    whole = only(asks(query=ROWS.replace("ORDER BY id", "ORDER BY id -- all")), "examples")
+
+    made = only(asks(query=ROWS + " DESC -- last first", partition_by="id", partitions=partitions), "examples")
+
+    assert made.as_kind(Examples).path.exists()
+    assert pq.read_table(made.as_kind(Examples).split("all"))["id"].to_pylist() == [-5, 2, 3, 4, 2000, 3000, 4000]
+    assert (made.content, made.properties["fingerprint"]) == (whole.content, whole.properties["fingerprint"])
+
+
+def test_ranges_are_read_by_the_engine_of_beam_that_is_named(database, asks):
+    """Its workers connect themselves; the rows are all there, over several of its parts."""
+    found = asks(partition_by="ID", partitions=3, beam_runner="FnApiRunner")
+
+    assert ids(found) == [2, 3, 4]
+
+
+def test_ranges_of_a_long_answer_are_all_of_it(postgresql, asks):
+    """Ranges that end within a batch, and one that has no row."""
+    postgresql.do(
+        "CREATE TABLE n AS SELECT CASE WHEN i > 50000 THEN i + 400000 ELSE i END AS i FROM generate_series(1, 150000) AS i"
+    )
+    made = [only(asks(None, "SELECT i FROM n", partition_by="i", partitions=n), "examples") for n in (1, 4)]
+
+    assert made[0].content == made[1].content
+    assert made[1].properties["rows"] == {"all": 150000}
+
+
+def test_all_ranges_are_of_one_moment(postgresql):
+    """Rows that come in while they are read are in none."""
+    postgresql.do("CREATE TABLE n AS SELECT i FROM generate_series(1, 10) AS i")
+    count = Query.parse("SELECT count(*) FROM n", "q")
+    with connect("env:RIDES_URL", "Q") as opened, connect("env:RIDES_URL", "Q") as other:
+        snapshot = opened.share_snapshot()
+        postgresql.do("INSERT INTO n VALUES (11)")
+        other.take_snapshot(snapshot)
+
+        assert other.one(count, 0, Calendar.DAY, "count") == 10
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(
+    ("query", "key", "said"),
+    [
+        (ROWS.replace("*", "1 AS id, who"), "id", "several rows have id 1, so they have no order"),
+        (ROWS.replace("*", "id, NULLIF(id, 3) AS k"), "k", "k is missing in a row"),
+        (ROWS, "fare", "it has to hold whole numbers"),
+        (ROWS, "nothing", "nothing"),
+    ],
+)
+def test_a_key_that_orders_nothing_is_refused(database, asks, query, key, said, partitions):
+    """Rows without one order could be other bytes tomorrow."""
+    failed = asks(query=query, partition_by=key, partitions=partitions)
+
+    assert said in failed.error
+    assert "Traceback" not in failed.error
+
+
+def test_rows_that_a_database_gives_in_another_order_are_refused():
+    """MySQL, for one, takes a quoted name for a text, and orders by that; also where one batch ends and the next begins."""
+    batches = [pa.record_batch({"Id": part}) for part in ([1, 2], [5], [4, 6])]
+
+    with pytest.raises(UnreadableInput, match='not give the rows in the order of "Id"'):
+        list(check_order(batches, batches[0].schema, '"Id"', "Q"))
+    assert len(list(check_order(batches[:2], batches[0].schema, '"Id"', "Q"))) == 2
+
+
 def test_the_secrets_of_a_connection_stay_in_the_environment(tmp_path, asks, monkeypatch):
     """Neither the metadata nor an error nor the node's log has the password, also where the driver quotes it."""
     pytest.importorskip("adbc_driver_postgresql")
@@ -486,6 +559,9 @@ def test_a_connection_that_cannot_be_made_is_told(asks, monkeypatch, variable, s
         ({"query": "SELECT @span_begin_timestamp", "calendar": "hour"}, "placeholders of TFX, which are of days"),
         ({"calendar": "fortnight"}, "calendar"),
         ({"ratios": {"train": 0}}, "weight 0"),
+        ({"partitions": 4}, "Name the key, a column of unique whole numbers: partition_by='id'"),
+        ({"partition_by": "id", "partitions": 0}, "partitions is 0"),
+        ({"partition_by": "id; DROP"}, "is the name of a column of the answer"),
     ],
 )
 def test_what_is_wrong_is_told_when_the_pipeline_is_made(arguments, said):

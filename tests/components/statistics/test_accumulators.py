@@ -7,6 +7,7 @@ import math
 import os
 from fractions import Fraction
 
+import datasketches
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from spanwise.components.statistics.accumulators import (
     Quantiles,
     Vocabulary,
     count_values,
+    distinct,
     from_bytes,
     to_bytes,
 )
@@ -284,3 +286,53 @@ def test_a_vocabulary_is_exact_and_in_order():
     assert [o.value for o in found.top(1)] == ["a"]
     assert [o.value for o in found.top(at_least=2)] == ["a"]
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("count", [1_537, 2 * 1_537])
+def test_values_that_free_every_counter_are_still_counted(count):
+    """The library writes such a sketch as if there had been no value: then 2 others seemed to be all there are."""
+    ids = [f"id {number}" for number in range(count)]
+    found, other = Frequent.accumulate(texts(*ids)), Frequent.accumulate(texts("a", "a", "b"))
+    both = [found.merge(other), other.merge(found), Frequent.from_state(found.state()).merge(other)]
+
+    assert (found.total, found.error, found.complete, found.top()) == (count, count // 1_537, False, ())
+    assert Frequent.from_distinct(ids) == found
+    assert {(each.total, each.complete) for each in both} == {(count + 3, False)}
+    assert (found.merge(found).total, found.merge(found).error) == (2 * count, 2 * found.error)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1536, 1537, 1538, 3073, 3074, 3075, 20_000, 1537 * 13])
+@pytest.mark.parametrize("show", [int, "user {}".format], ids=["numbers", "texts"])
+def test_values_that_occur_once_make_the_sketch_that_counting_each_makes(size, show):
+    """Of ids only the last ones are in a sketch: leaving out those that are forgotten again changes no byte."""
+    values = [show(value) for value in np.random.default_rng(size).permutation(size).tolist()]
+    more = Frequent.accumulate(texts("a", "a", "b"))
+
+    short, whole = Frequent.from_distinct(values), Frequent.from_counts(map(str, values), [1] * size)
+
+    assert to_bytes(short) == to_bytes(whole)
+    assert to_bytes(short.merge(more)) == to_bytes(whole.merge(more))
+    assert to_bytes(more.merge(short)) == to_bytes(more.merge(whole))
+
+
+@settings(max_examples=40)
+@given(
+    size=st.sampled_from([1, 2048, 2049, 5000, 40_000]),
+    seed=st.integers(0, 2**32),
+    kind=st.sampled_from(["normal", "ids", "signed", "unsigned", "eighths"]),
+)
+def test_numbers_that_change_no_sketch_can_be_left_out(size, seed, kind):
+    """A sketch of many different numbers is, to the byte, the one that has been given each of them."""
+    dice = np.random.default_rng(seed)
+    values = {
+        "normal": lambda: dice.normal(size=size),
+        "ids": lambda: np.arange(size) + dice.integers(-(2**40), 2**40),
+        "signed": lambda: dice.integers(-(2**63), 2**63 - 1, size),
+        "unsigned": lambda: dice.integers(0, 2**64 - 1, size, dtype=np.uint64),
+        "eighths": lambda: np.concatenate([[-0.0], np.arange(1, size) / 8]),
+    }[kind]()
+    sketch = datasketches.hll_sketch(distinct.LOG_SIZE, datasketches.HLL_8)
+    for value in values.view(np.int64 if kind == "unsigned" else values.dtype).tolist():
+        sketch.update(value)
+
+    assert Distinct.from_numbers(values).sketch == sketch.serialize_compact()

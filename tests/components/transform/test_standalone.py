@@ -3,6 +3,8 @@
 import datetime as dt
 import math
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial, wraps
@@ -17,6 +19,7 @@ from spanwise.components.transform.preprocessing import scale_to_z_score as z
 from spanwise.components.transform.standalone import extract_source, load
 
 LIMIT = 15
+BEGUN, GO = threading.Event(), threading.Event()
 DAY = dt.date(2013, 1, 2)
 MOMENT = dt.datetime(2013, 1, 2, tzinfo=dt.UTC)
 CENTS = Decimal("0.10")
@@ -190,3 +193,18 @@ def test_a_class_of_a_file_loaded_by_path_comes_along(tmp_path):
     exec(compile(file.read_text(), str(file), "exec"), namespace)  # as a loader by path does
 
     assert run(namespace["used"], 3) == 1.5
+
+
+def test_a_thread_that_asks_for_a_module_meanwhile_gets_it_whole():
+    """Workers of Beam are threads of one process, and several load the same graph at once."""
+    source = (
+        f"from {__name__} import BEGUN, GO\n\nBEGUN.set()\nGO.wait(60)\n\ndef preprocess(columns):\n    return {{}}\n"
+    )
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: load(source).preprocess)
+        assert BEGUN.wait(60)
+        second = threads.submit(lambda: load(source).preprocess)
+        wait([second], timeout=0.2)  # it would have failed by then
+        GO.set()
+
+        assert second.result() is first.result()
