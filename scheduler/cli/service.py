@@ -6,6 +6,7 @@ It may import `spanwise.pipelines.input` (docs/decisions/0060-data-service.md); 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,8 +15,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 
 from spanwise.scheduler.cli.app import Json, app, print_document
-from spanwise.scheduler.data_service import engines
-from spanwise.scheduler.data_service.engines import Engine
 
 service = typer.Typer(
     name="service",
@@ -99,11 +98,16 @@ def worker(
         str | None,
         typer.Option(metavar="HOST:PORT", help="The address that consumers use, if it is another."),
     ] = None,
-    on: Annotated[Engine | None, typer.Option("--on", help="Run workers on a cluster of this engine.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="ENGINE", help="Run several there, and start again what is lost: local, ray, slurm …"
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="With --on: how many. [default: 1]")] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="With --on: the cluster's address, if the engine does not know it."),
+        typer.Option(metavar="ADDRESS", help="With --on: the cluster's address, or Slurm's partition."),
     ] = None,
     metrics: Metrics = None,
 ) -> None:
@@ -138,11 +142,18 @@ def worker(
             raise UsageError("--address is the address of one worker, and --on starts several; leave it out.")
         if metrics is not None:
             raise UsageError("--metrics-port serves one worker, and --on starts several; use the dispatcher's.")
+        from spanwise.scheduler.data_service.engine_workers import LOCAL, EngineWorkers, open_executor
         from spanwise.scheduler.formatting import format_count
 
-        cluster_workers = engines.start(on, cluster, config, workers or 1, own_address=host is None)
-        typer.echo(f"{format_count(workers or 1, 'worker')} on {on.title()}")
-        _serve_until_stopped(cluster_workers.join, cluster_workers.stop)
+        if on == LOCAL and cluster is not None:
+            raise UsageError("--cluster names the cluster of an engine, and --on local is this machine; leave it out.")
+        name = on if cluster is None else f"{on}:{cluster}"
+        with open_executor(name) as executor:
+            engine_workers = EngineWorkers(executor, config, workers or 1, own_address=host is None and on != LOCAL)
+            for variable in [each for each in os.environ if each.startswith("SPANWISE_SERVICE_")]:
+                del os.environ[variable]  # the workers get them with their jobs, and an engine may pass this on
+            typer.echo(f"{format_count(workers or 1, 'worker')} on {name}")
+            _serve_until_stopped(engine_workers.join, executor.close)
 
 
 @service.command()

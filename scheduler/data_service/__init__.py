@@ -1,1 +1,1 @@
-"""Output of the command line about the data service and snapshots, and workers on Ray or Dask."""
+"""Output of the command line about the data service and snapshots, and its workers on an engine."""

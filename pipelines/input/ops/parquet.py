@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from spanwise.orchestrator.errors import DatasetError, UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
@@ -116,13 +116,13 @@ def parquet(
     )
 
 
-def read_footer(path: str) -> tuple[pa.Schema, list[ParquetRowGroup]]:
-    """The columns of a file, and its row groups that have rows.
+def read_footer(path: str, stored: BinaryIO | None = None) -> tuple[pa.Schema, list[ParquetRowGroup]]:
+    """The columns of a file, and its row groups that have rows; of `stored`, if it is not at its path yet.
 
     Raises:
         UnreadableInput: there is none, it is not Parquet, or is damaged.
     """
-    with open_parquet(path) as file:
+    with open_parquet(path, stored) as file:
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         total = sum(sizes)
         return file.schema_arrow, [
@@ -130,7 +130,7 @@ def read_footer(path: str) -> tuple[pa.Schema, list[ParquetRowGroup]]:
         ]
 
 
-def open_parquet(path: str) -> pq.ParquetFile:
+def open_parquet(path: str, stored: BinaryIO | None = None) -> pq.ParquetFile:
     """An open file.
 
     Raises:
@@ -140,6 +140,8 @@ def open_parquet(path: str) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     try:
+        if stored is not None:
+            return pq.ParquetFile(stored)
         filesystem, name = locate(path)
         return pq.ParquetFile(name, filesystem=filesystem, pre_buffer=True, page_checksum_verification=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # of a damaged name

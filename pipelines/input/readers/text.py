@@ -117,8 +117,9 @@ def read_blocks(
             if final and data:
                 boundary(data, True)
             if end:
-                yield TextBlock(data=check_utf8(data[:end], descriptor.path, start, line), start=start, first_line=line)
-                line += count_newlines(data[:end])
+                whole = check_utf8(data[:end], descriptor.path, start, line)
+                yield TextBlock(data=whole, start=start, first_line=line)
+                line += count_newlines(whole)
                 start += end
             if final:
                 return

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 import pyarrow as pa
 
+from spanwise.pipelines.input.bit_mixing import splitmix64
 from spanwise.pipelines.input.readers.tf_example_message import (
     BYTES,
     FLOATS,
@@ -238,7 +239,7 @@ def _read_names(data: Bytes, entries: FeatureEntries, odd: Flags) -> tuple[list[
     for _ in range(int(-(-entries.key_size.max() // 8))):
         word = words[np.minimum(at, len(words) - 1)]
         keep = np.clip(rest, 0, 8)
-        mixed = np.where(keep > 0, _mix(mixed ^ (word & _KEEP[keep])), mixed)
+        mixed = np.where(keep > 0, splitmix64(mixed ^ (word & _KEEP[keep])), mixed)
         rest, at = rest - 8, at + 8
     _, first, ids = np.unique(mixed, return_index=True, return_inverse=True)
     names = []
@@ -250,13 +251,6 @@ def _read_names(data: Bytes, entries: FeatureEntries, odd: Flags) -> tuple[list[
             names.append("")
             odd[entries.row[ids == len(names) - 1]] = True
     return names, ids.astype(np.int64)
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of splitmix64 (Steele, Lea & Flood 2014)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 # --- values

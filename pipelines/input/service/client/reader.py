@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import secrets
 import threading
 import time
@@ -47,6 +48,9 @@ BUFFER_BYTES: Final = 64 << 20
 """How much a consumer holds that was not taken yet."""
 
 REPLY_BYTES: Final = 8 << 20
+_LITTLE_BYTES: Final = 256 << 10
+_REST_S: Final = 0.02
+_LONGEST_REST_S: Final = 5.0
 _POLL_S: Final = 0.5
 RETRY_S: Final = 0.05
 _FETCH_TIMEOUT_S: Final = 30.0
@@ -69,7 +73,7 @@ class JobReader(ABC):
     _is_spent = False
     """Whether it was restored, and nothing is left to yield."""
 
-    def __init__(self, job: JobSettings, epoch: str, name: str = "") -> None:
+    def __init__(self, job: JobSettings, epoch: str, name: str = "", lock: threading.RLock | None = None) -> None:
         logs.show_facts("spanwise.service")
         self._job = job
         self._name = job.job_name or name
@@ -77,7 +81,7 @@ class JobReader(ABC):
         self._encoding = encoding_of(job.result)
         self._security = job.security or Security.from_environment()
         self._dispatcher = ServiceConnection(job.service, self._security)
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(lock)
         self._error: SpanwiseError | None = None  # that ends the pass
         self._finished = self._is_spent
         self._closed = threading.Event()
@@ -113,6 +117,10 @@ class JobReader(ABC):
     @abstractmethod
     def _keep(self, task: int, items: Sequence[Item]) -> bool:
         """Takes what came of a task; False if the reader is closed."""
+
+    def _rest(self, longest_s: float) -> bool:  # noqa: ARG002  a coordinated read cannot: others wait for what it gets
+        """Waits before more is asked of a worker that had little; whether what is held was taken meanwhile."""
+        return True
 
     def _count(self, item: Item) -> int:
         return 1 if isinstance(item, SpanwiseError) else self._encoding.count(item)
@@ -306,10 +314,12 @@ class JobReader(ABC):
                 trainer="" if cache is None else cache.trainer_id,
                 limit_bytes=REPLY_BYTES,
             )
+        rest_s = _REST_S
         while True:
             delivery = self._fetch(feed, ticket, over)
             if delivery is None:
                 return False
+            size_bytes = sum(map(self._size_bytes, delivery.items))
             is_kept = self._keep(task, delivery.items)
             with self._changed:
                 asks_on = is_kept and not delivery.ended and self._has_room(task)
@@ -320,9 +330,10 @@ class JobReader(ABC):
                 return False
             with self._changed:
                 self._given[task] += sum(map(self._count, delivery.items))
-                self._losses.receive(task, sum(map(self._size_bytes, delivery.items)))
+                self._losses.receive(task, size_bytes)
             if delivery.ended:
                 return True
+            rest_s = _REST_S if size_bytes >= _LITTLE_BYTES or self._rest(rest_s) else min(2 * rest_s, _LONGEST_REST_S)
             ticket = ticket.model_copy(update={"number": ticket.number + 1})
 
 
@@ -332,7 +343,10 @@ class QueueReader(JobReader):
     def __init__(self, job: JobSettings, epoch: str, name: str = "") -> None:
         self._queue: deque[tuple[Item, int]] = deque()  # with its size
         self._bytes = 0
-        super().__init__(job, epoch, name)
+        self._taken = 0  # items
+        self._wakes_at = math.inf  # how many items taken end the rest of a thread
+        self._half_taken = threading.Condition(lock := threading.RLock())
+        super().__init__(job, epoch, name, lock)
 
     def next(self) -> Element:
         with self._changed:
@@ -347,6 +361,10 @@ class QueueReader(JobReader):
                 raise StopIteration
             item, size_bytes = self._queue.popleft()
             self._bytes -= size_bytes
+            self._taken += 1
+            if self._taken >= self._wakes_at:
+                self._wakes_at = math.inf
+                self._half_taken.notify_all()
             self._changed.notify_all()
         if isinstance(item, SpanwiseError):
             raise item
@@ -357,6 +375,20 @@ class QueueReader(JobReader):
         super().close()
         with self._changed:
             self._queue.clear()
+            self._half_taken.notify_all()
+
+    def _rest(self, longest_s: float) -> bool:
+        """Until half of what is held was taken: who is not in need leaves what there is to others, and asks seldom."""
+        deadline = time.monotonic() + longest_s
+        with self._changed:
+            wanted = self._taken + len(self._queue) / 2
+            while self._taken < wanted and not self._closed.is_set():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self._wakes_at = min(self._wakes_at, wanted)
+                self._half_taken.wait(left_s)
+        return True
 
     def _has_room(self, task: int | None) -> bool:  # noqa: ARG002  all share one queue
         return self._bytes < BUFFER_BYTES

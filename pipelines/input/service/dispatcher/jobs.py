@@ -34,7 +34,7 @@ from spanwise.pipelines.input.service.wire.requests import (
 )
 from spanwise.pipelines.input.service.wire.server import Action, Answer, WaitingPlaces
 
-POLLS_PER_S: Final = 500
+POLLS_PER_S: Final = 200
 """How often consumers that find no place to wait may poll, all together."""
 
 

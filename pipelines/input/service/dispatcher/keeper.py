@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spanwise.pipelines.input.service.dispatcher.journal import Journal
-from spanwise.pipelines.input.service.dispatcher.records import LeaseSplits, ProduceSplits, Record
+from spanwise.pipelines.input.service.dispatcher.records import AcquireClient, LeaseSplits, ProduceSplits, Record
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
 from spanwise.pipelines.input.service.wire.connection import Unreachable
 
@@ -46,7 +46,7 @@ class StateKeeper:
                     self.splits_dealt += count
                 case LeaseSplits(taken=taken):
                     self.splits_dealt += len(taken)
-        if news and records:
+        if news and any(map(_concerns_others, records)):
             self.changed.notify_all()
         if self._journal is not None and self._journal.is_long:
             self._journal.compact(records_of(self.state))
@@ -70,3 +70,8 @@ class StateKeeper:
         """Closes the journal, which keeps its content."""
         if self._journal is not None:
             self._journal.close()
+
+
+def _concerns_others(record: Record) -> bool:
+    """Whether somebody may wait for it. A consumer that joins changes nothing for others, but in a coordinated read."""
+    return not isinstance(record, AcquireClient) or record.index is not None

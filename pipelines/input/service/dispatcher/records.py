@@ -118,6 +118,7 @@ class LostTask:
 
     before: int  #: tasks with smaller numbers were there already
     splits: tuple[tuple[int, int, int], ...]  #: that it may have been producing: source, first, count
+    worker: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

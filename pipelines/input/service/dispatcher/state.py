@@ -113,8 +113,8 @@ class ServiceState:
                 self._lease(record)
             case RegisterDataset(dataset=dataset):
                 self.datasets[dataset] = record
-            case RegisterWorker(worker=worker):
-                self.workers[worker] = record
+            case RegisterWorker():
+                self._register(record)
             case RemoveWorker(worker=worker):
                 self.workers.pop(worker, None)
                 self.saves.remove_worker(worker)
@@ -191,6 +191,11 @@ class ServiceState:
             job.leased[split] = record.client
             job.forfeited.get(split, set()).discard(self.holders[record.client])
 
+    def _register(self, record: RegisterWorker) -> None:
+        self.workers[record.worker] = record
+        for job in self.jobs.values():  # one that comes back was silent, and no split has ended it
+            job.lost = [each for each in job.lost if each.worker != record.worker]
+
     def _lose(self, number: int) -> None:
         task = self.tasks.pop(number)
         job = self.jobs[task.job]
@@ -198,7 +203,7 @@ class ServiceState:
         splits = tuple((each.source, each.first, each.count) for each in task.recent if each.count)
         is_new = not job.lost or number >= job.lost[-1].before  # several that are lost at once count once
         if splits and is_new and not task.finished:
-            job.lost = [*job.lost[1 - MAX_LOST :], LostTask(self.next_id, splits)]
+            job.lost = [*job.lost[1 - MAX_LOST :], LostTask(self.next_id, splits, task.worker)]
 
     def _release(self, client: int) -> None:
         job = self.jobs[self.clients.pop(client)]

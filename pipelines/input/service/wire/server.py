@@ -24,7 +24,7 @@ from spanwise.pipelines.input.service.wire.security import Role, Security
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-MAX_WAITING: Final = 128
+MAX_WAITING: Final = 64
 
 Answer: TypeAlias = "tuple[ServiceMessage, bytes]"
 """What a request is answered with: a record, and bytes that come with it."""

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.pipelines.input.service.wire.requests import MAX_ROUNDS_AHEAD, Fetch
-from spanwise.pipelines.input.service.worker.runs import BatchRun, size_bytes
+from spanwise.pipelines.input.service.worker.runs import BatchRun, count_elements, cut_every, size_bytes
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
 
 Ready: TypeAlias = Piece | BatchRun | SpanwiseError
@@ -67,9 +67,6 @@ class SharedQueue(TaskBuffer):
         self._items: deque[tuple[Ready, int]] = deque()
         self.size_bytes = 0  #: of its content
 
-    def __len__(self) -> int:
-        return len(self._items)
-
     @property
     def has_room(self) -> bool:
         return self.size_bytes < self._buffer_bytes
@@ -106,12 +103,35 @@ class SharedQueue(TaskBuffer):
         return pieces, error
 
 
+class _Lane(SharedQueue):
+    """What one consumer of a coordinated read has not taken yet."""
+
+    def __init__(self, buffer_bytes: int) -> None:
+        super().__init__(buffer_bytes)
+        self._counts: deque[int] = deque()  # of the elements of each item
+        self.rounds = 0  #: how many elements it holds
+
+    def add_rounds(self, item: Ready, size_bytes: int, count: int) -> None:
+        self.add(item, size_bytes)
+        self._counts.append(count)
+        self.rounds += count
+
+    def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
+        pieces, error = super().take(request)
+        for _ in range(len(pieces) or (error is not None)):
+            self.rounds -= self._counts.popleft()
+        return pieces, error
+
+
 class RoundLanes(TaskBuffer):
-    """For the consumers of a coordinated read: consumer `i` of `n` gets element `r * n + i` in round `r`."""
+    """For the consumers of a coordinated read: consumer `i` of `n` gets element `r * n + i` in round `r`.
+
+    What comes in a block is dealt in blocks: one for each consumer, with its element of each round.
+    """
 
     def __init__(self, consumers: int, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes
-        self._lanes = [SharedQueue(buffer_bytes) for _ in range(consumers)]
+        self._lanes = [_Lane(buffer_bytes) for _ in range(consumers)]
         self._next = 0  # the consumer of the next element
 
     @property
@@ -119,7 +139,7 @@ class RoundLanes(TaskBuffer):
         if self._next != 0:  # completes a round: consumers that have their part wait for the others
             return True
         taken_bytes = sum(lane.size_bytes for lane in self._lanes)
-        return taken_bytes < self._buffer_bytes and max(map(len, self._lanes)) < MAX_ROUNDS_AHEAD
+        return taken_bytes < self._buffer_bytes and max(lane.rounds for lane in self._lanes) < MAX_ROUNDS_AHEAD
 
     @property
     def is_empty(self) -> bool:
@@ -130,22 +150,22 @@ class RoundLanes(TaskBuffer):
         return sum(lane.size_bytes for lane in self._lanes)
 
     def put(self, piece: Piece | BatchRun, encoding: Encoding) -> None:
-        for at in range(encoding.count(piece)):
-            element = encoding.cut(piece, at, at + 1)
-            self._add(element, encoding.size_bytes(element))
-
-    def _add(self, item: Ready, size_bytes: int) -> None:
-        self._lanes[self._next].add(item, size_bytes)
-        self._next = (self._next + 1) % len(self._lanes)
+        count, consumers = count_elements(encoding, [piece]), len(self._lanes)
+        for start in range(min(count, consumers)):
+            lane = self._lanes[(self._next + start) % consumers]
+            for part in cut_every(encoding, piece, start, consumers):
+                lane.add_rounds(part, size_bytes(encoding, part), count_elements(encoding, [part]))
+        self._next = (self._next + count) % consumers
 
     def fail(self, error: SpanwiseError) -> None:
-        self._add(error, 0)
+        self._lanes[self._next].add_rounds(error, 0, 1)
+        self._next = (self._next + 1) % len(self._lanes)
 
     def end(self, error: SpanwiseError | None) -> None:
         """Ends the rounds for each consumer."""
         error = error or ServiceError("distribute: the dataset ended, which coordinated reads do not allow.")
         for lane in self._lanes:
-            lane.fail(error)
+            lane.add_rounds(error, 0, 1)
 
     def has(self, request: Fetch) -> bool:
         return self._lane(request).has(request)
@@ -153,7 +173,7 @@ class RoundLanes(TaskBuffer):
     def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
         return self._lane(request).take(request)
 
-    def _lane(self, request: Fetch) -> SharedQueue:
+    def _lane(self, request: Fetch) -> _Lane:
         if request.index is None or request.index >= len(self._lanes):
             raise ServiceError(f"refused a ticket: there is no consumer {request.index} among {len(self._lanes)}.")
         return self._lanes[request.index]

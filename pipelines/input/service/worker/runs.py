@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
@@ -98,6 +98,26 @@ def count_elements(encoding: Encoding, pieces: Sequence[Piece | BatchRun]) -> in
         -(-piece.block.num_rows // piece.size) if isinstance(piece, BatchRun) else encoding.count(piece)
         for piece in pieces
     )
+
+
+_COPIED_ROWS: Final = 8_192
+"""Batches of fewer rows are copied into one block: to send each as a block of its own would take longer."""
+
+
+def cut_every(encoding: Encoding, piece: Piece | BatchRun, start: int, step: int) -> list[Piece | BatchRun]:
+    """Every `step`-th element of a piece, from the one numbered `start` on, which it has."""
+    import numpy as np
+
+    if isinstance(piece, BatchRun):
+        firsts = range(start * piece.size, piece.block.num_rows, step * piece.size)
+        batches = [piece.block.slice(first, piece.size) for first in firsts]
+        if piece.size >= _COPIED_ROWS:
+            return [BatchRun(batch, piece.size) for batch in batches]
+        return [BatchRun(join_batches(batches), piece.size)]
+    count = encoding.count(piece)
+    if start + step < count:  # a block of rows
+        return [piece.take(np.arange(start, count, step))]
+    return [encoding.cut(piece, start, start + 1)]
 
 
 def pack(encoding: Encoding, pieces: Sequence[Piece | BatchRun]) -> tuple[pa.Schema, list[pa.RecordBatch], str]:

@@ -86,6 +86,11 @@ class WorkerTask:
             return self._buffer.held_bytes
 
     @property
+    def clients(self) -> int:
+        """How many have asked for its elements."""
+        return len(self._numbers)
+
+    @property
     def is_fresh(self) -> bool:
         """Whether no client has got more than its first answer."""
         with self._changed:
@@ -157,10 +162,7 @@ class WorkerTask:
             except StopIteration:
                 return
             except FunctionFailed as error:  # this element is lost, but the next one may not be
-                place = "" if self._pass is None else self._pass.place
-                self._put(
-                    partial(self._buffer.fail, FunctionFailed(f"{error} It counts from {place}") if place else error)
-                )
+                self._put(partial(self._buffer.fail, self._with_place(error)))
             else:
                 self._meter.add_work(time.monotonic() - started)
                 self._put(partial(self._buffer.put, piece, encoding))
@@ -226,7 +228,6 @@ class TaskPass:
     options: Options
     flow: type[Flow]  #: the class in which users' functions get nested datasets
     queue: TakenSplits | None = None
-    in_runs: bool = True  #: whether batches may travel as runs
     epoch: tuple[int, ...] = (0,)  #: the consumers' iteration: in each, shuffles differ
     place: str = ""  #: where its elements lie in the dataset, for messages
 
@@ -234,8 +235,7 @@ class TaskPass:
         seed = secrets.randbits(63) if self.options.seed is None else self.options.seed
         graph = optimize(assign_seeds(self.op, seed), self.options).op
         options = replace(self.options, seed=seed, optimize=False)
-        graph = with_batch_runs(graph) if self.in_runs else graph
-        return DatasetIterator(graph, options, self.epoch, blocks=in_rows(self.op), dataset=self.flow)
+        return DatasetIterator(with_batch_runs(graph), options, self.epoch, blocks=in_rows(self.op), dataset=self.flow)
 
     def stop(self) -> None:
         if self.queue is not None:

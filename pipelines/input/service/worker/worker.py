@@ -49,7 +49,8 @@ from spanwise.pipelines.input.service.worker.task import WAIT_S, TakenSplits, Ta
 
 _RETRY_S: Final = 0.1
 _AGAIN_S: Final = 0.5
-"""When a consumer that found no place to wait is to ask again."""
+FETCHES_PER_S: Final = 200
+"""When a consumer that found no place to wait is to ask again, and how often all of them may together."""
 
 _IDLE_S: Final = 30.0
 """After how long a split is dropped that no consumer asks for."""
@@ -210,19 +211,18 @@ class WorkerServer(Serving):
     def _pass_of(self, task: TaskAssignment) -> TaskPass:
         shipped = self._graph(task.dataset)
         op, options, flow = shipped.op, shipped.options, shipped.flow
-        in_runs = not task.consumers  # each of which gets single elements
         epoch = parse_epoch(task.epoch)
         if task.mode is ShardingPolicy.OFF:
-            return TaskPass(op, options, flow, in_runs=in_runs, epoch=epoch)
+            return TaskPass(op, options, flow, epoch=epoch)
         op = with_own_caches(op)
         options = replace(options, seed=task.seed if options.seed is None else options.seed)
         if task.mode.is_static:
             op = cut_to_shard(op, task.mode, task.shards, task.index)
             options = replace(options, in_order=task.mode is not ShardingPolicy.FILE)
-            return TaskPass(op, options, flow, in_runs=in_runs, epoch=epoch)
+            return TaskPass(op, options, flow, epoch=epoch)
         queue = TakenSplits(task.task, self._dispatcher)
         graph = read_from_queue(plan_graph(assign_seeds(op, options.seed or 0), options), queue)
-        return TaskPass(graph, replace(options, optimize=False), flow, queue, in_runs=in_runs, epoch=epoch)
+        return TaskPass(graph, replace(options, optimize=False), flow, queue, epoch=epoch)
 
     def _pass_of_split(self, request: Fetch) -> TaskPass:
         assert request.split is not None
@@ -248,7 +248,8 @@ class WorkerServer(Serving):
                 reply = task.note_receipt(request) if request.received else task.reply(request, wait_s)
         finally:
             self._busy.release()
-        again_s = 0.0 if waits or reply.pieces or reply.ended else _AGAIN_S
+        is_crowd = not (waits or reply.pieces or reply.ended)
+        again_s = max(_AGAIN_S, task.clients / FETCHES_PER_S) if is_crowd else 0.0
         return stream_of(reply, task.spec, request, self._lender, self._meter, again_s)
 
     def _task(self, request: Fetch) -> WorkerTask:

@@ -222,6 +222,19 @@ def test_a_split_that_ends_worker_after_worker_is_recognised():
     assert decisions.poisoned_split(next(iter(again.jobs.values()))) == decisions.poisoned_split(found)
 
 
+def test_workers_that_were_only_silent_are_no_sign():
+    """On a machine with too much to do their heartbeats come too late, at one split after the other."""
+    state = started(splits=(1000,))
+    (found,) = state.jobs.values()
+    for name in ("w0", "w0+", "w0++"):
+        lose_one(state, name, 1)
+        do(state, decisions.arrive(state, worker(name)))
+    again = ServiceState(records_of(state))
+
+    assert decisions.poisoned_split(found) is None
+    assert decisions.poisoned_split(next(iter(again.jobs.values()))) is None
+
+
 def test_workers_that_are_lost_at_different_splits_are_no_sign():
     """Nor are several that are lost at once."""
     apart = started(splits=(1000,))

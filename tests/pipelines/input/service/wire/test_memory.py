@@ -54,9 +54,17 @@ def lent(lender, number, client=1, returned=(), rows=MIB // 8):
 
 def held():
     """How many segments this process has open or mapped."""
-    fds = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+    fds = [target for path in Path("/proc/self/fd").iterdir() if (target := open_file(path))]
     maps = Path("/proc/self/maps").read_text().splitlines()
     return sum("memfd:spanwise" in each for each in [*fds, *maps])
+
+
+def open_file(path):
+    """What a descriptor refers to; nothing if another thread has closed it meanwhile."""
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 def pieces(dataset):

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError
 from spanwise.pipelines.input.service.wire.requests import Fetch
-from spanwise.pipelines.input.service.worker import buffers
+from spanwise.pipelines.input.service.worker import buffers, runs
 from spanwise.pipelines.input.service.worker.buffers import RoundLanes, SharedQueue, TrainerWindow
+from spanwise.pipelines.input.service.worker.runs import BatchRun, pack
 from spanwise.pipelines.input.snapshot.encoding import ENCODINGS
 
-ELEMENTS, ROWS = ENCODINGS["elements"], ENCODINGS["rows"]
+ELEMENTS, ROWS, BATCHES = ENCODINGS["elements"], ENCODINGS["rows"], ENCODINGS["batches"]
 SIZE = ELEMENTS.size_bytes(1)
 
 
@@ -62,11 +63,53 @@ def test_each_consumer_has_every_nth_element():
     lanes.fail(error)
     lanes.put(pa.record_batch({"n": list(range(5, 9))}), ROWS)
 
-    found = [[piece["n"][0].as_py() for piece in taken(lanes, index=index)] for index in (0, 2)]
+    found = [[n for piece in taken(lanes, index=index) for n in piece["n"].to_pylist()] for index in (0, 2)]
     first = taken(lanes, 1, index=1)
 
     assert found == [[0, 3, 6], [2, 5, 8]]
     assert [first[0]["n"][0].as_py(), taken(lanes, index=1)] == [1, error]
+
+
+@given(
+    consumers=st.integers(1, 4),
+    size=st.integers(1, 3),
+    pieces=st.lists(st.one_of(st.integers(1, 13), st.just("error")), max_size=8),
+    limit=st.sampled_from([1, 64, 1 << 20]),
+    copied=st.sampled_from([0, 1 << 20]),
+)
+def test_batches_in_blocks_are_dealt_as_one_by_one(consumers, size, pieces, limit, copied):
+    """In round r consumer i of n gets batch r * n + i, however the batches lie in blocks; an error is one of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_COPIED_ROWS", copied)
+        lanes, wanted, end = RoundLanes(consumers, 1 << 20), [], 0
+        for piece in pieces:
+            if piece == "error":
+                lanes.fail(FunctionFailed(str(end)))
+                wanted.append(str(end))
+            else:
+                block = pa.record_batch({"n": range(end, end + piece)})
+                lanes.put(BatchRun(block, size), BATCHES)
+                wanted += [block["n"][at : at + size].to_pylist() for at in range(0, piece, size)]
+            end += piece if piece != "error" else 1
+
+        held = lanes.held_bytes
+        for index in range(consumers):
+            assert read_lane(lanes, index, limit) == wanted[index::consumers]
+        assert lanes.is_empty
+        assert (lanes.held_bytes, held) == (0, 8 * sum(piece for piece in pieces if piece != "error"))
+
+
+def read_lane(lanes, index, limit):
+    """All that a consumer gets, as it unpacks it."""
+    found = []
+    while lanes.has(asking(index=index)):
+        answer = taken(lanes, limit, index=index)
+        if isinstance(answer, list):
+            _, blocks, layout = pack(BATCHES, answer)
+            found += [batch["n"].to_pylist() for batch in BATCHES.unpack(blocks, layout, 0)]
+        else:
+            found.append(str(answer))
+    return found
 
 
 def test_a_round_that_has_begun_is_made_whole(monkeypatch):
