@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.errors import Fenced, StoreError
+from spanwise.orchestrator.executor import ExecutorEvent
 from spanwise.orchestrator.job import FenceQuery, JobEnded, JobFailure
 from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
 from spanwise.orchestrator.pool import POLL_S, Slot
@@ -78,13 +79,13 @@ class ActiveRun:
             else:
                 self._start(step.node, slot if self._pool_of(step.node) else None)
 
-    def handle(self, event: JobEnded | FenceQuery) -> None:
+    def handle(self, event: ExecutorEvent) -> None:
         """Handles an event of the executor, if it is about a job of this run."""
         if event.id not in self._jobs:
             return
         if isinstance(event, FenceQuery):
             self._nodes.executor.answer(event.id, self._reason_to_hold_back())
-        else:
+        elif isinstance(event, JobEnded):
             job = self._jobs.pop(event.id)
             if job.slot is not None and event.outputs is not None and self._nodes.pools.is_lost(job.slot):
                 event = JobEnded(id=event.id, failure=JobFailure(message=_SLOT_LOST.format(slot=job.slot.place)))

@@ -45,12 +45,22 @@ class SharedCheckpoints(Protocol):
     def take_over(self, folder: Path) -> None:
         """Excludes earlier attempts, and makes a folder what they have committed, if they have committed anything."""
 
+    def fetch(self, folder: Path) -> None:
+        """Copies into a folder what an earlier attempt has committed last, if anything; excludes nobody."""
+
     def commit(self, folder: Path, *, settled: bool = False) -> bool:
         """Makes the files of a folder what the next attempt finds; `settled`: only if they do not change meanwhile."""
 
 
 class ArtifactArchive(Protocol):
     """Keeps the files of artifacts elsewhere; what is below the root are then copies."""
+
+    @property
+    def url(self) -> str:
+        """The place of the root, which all hosts name alike."""
+
+    def claimed_by(self) -> str | None:
+        """The identity of the metadata store that the artifacts belong to; None before the first run."""
 
     def keep(self, folder: Path, content: str = "") -> None:
         """Writes the files of a new artifact there, before it is published."""

@@ -175,6 +175,12 @@ def _check_runner(runner: str) -> None:
             "Beam's DaskRunner loses windows and tagged outputs without an error, so no result of it can be "
             f"trusted. Leave out the runner, or name one of {', '.join(VERIFIED)}."
         )
+    if name == "dataflowrunner":
+        raise ParameterError(
+            "DataflowRunner cannot work on the data of nodes: its workers are machines of Google's, which see neither "
+            "a local root nor the copies that a node has of a root in object storage. Leave out the runner, or name "
+            f"one of {', '.join(VERIFIED)}, with workers that see the root."
+        )
     foreign = "." in runner and not runner.startswith("apache_beam.")
     if runner.startswith(UNVERIFIED) or (name in map(str.lower, VERIFIED) and not foreign):
         return

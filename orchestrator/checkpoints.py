@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spanwise.orchestrator.artifact import SharedCheckpoints
+from spanwise.orchestrator.artifact import ArtifactArchive, SharedCheckpoints
 from spanwise.orchestrator.errors import Fenced, StorageError
 from spanwise.orchestrator.job import NodeJob
 
@@ -36,11 +36,21 @@ class Checkpoints:
         folder = Path(job.checkpoints)
         if job.archive is None:
             return cls(folder)
-        began = "" if job.run.started is None else job.run.started.isoformat()
-        shared = job.archive.checkpoints(folder, began=began, attempt=job.attempt)
+        if job.replica.rank:
+            return cls._of_a_follower(job, job.archive)
+        shared = job.archive.checkpoints(folder, began=_began(job), attempt=job.attempt)
         if job.attempt > 1:
             shared.take_over(folder)
         return cls(folder, shared)
+
+    @classmethod
+    def _of_a_follower(cls, job: NodeJob, archive: ArtifactArchive) -> Checkpoints:
+        """A copy of what rank 0 has committed: its own folder may be on this machine, and it alone commits."""
+        copy = Path(job.scratch) / "checkpoints"
+        copy.mkdir(parents=True)
+        if job.attempt > 1 and not job.gang.elastic:  # whose master alone reads them
+            archive.checkpoints(Path(job.checkpoints), began=_began(job), attempt=job.attempt).fetch(copy)
+        return cls(copy)
 
     def commit(self) -> None:
         """Returns when the next attempt finds the files as they are, on whichever machine.
@@ -82,3 +92,7 @@ class Checkpoints:
                 return
             except (StorageError, OSError) as error:
                 log.warning("checkpoint-not-stored", extra={"reason": str(error)})
+
+
+def _began(job: NodeJob) -> str:
+    return "" if job.run.started is None else job.run.started.isoformat()

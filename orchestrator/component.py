@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import PipelineError
+from spanwise.orchestrator.replica import ALONE, Gang
 from spanwise.orchestrator.resources import NOTHING_ASKED, Resources
 from spanwise.orchestrator.signature import (
     InputSpec,
@@ -164,6 +165,11 @@ class Component(Node):
     def unread(self, run: Run) -> Sequence[str]:  # noqa: ARG002
         """Names the optional inputs that this run does not read: `run` gets nothing, and lineage and cache key too."""
         return ()
+
+    @property
+    def gang(self) -> Gang:
+        """The processes that do its work together: `run` is called in each, at once. Most do it in one."""
+        return ALONE
 
     def may_be_damaged(self) -> Sequence[str]:
         """Names the inputs without which `run` does its work when files of them are damaged.

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol, Self, TypeAlias
 
-from spanwise.orchestrator.job import GRACE_S, FenceQuery, JobEnded, NodeJob
+from spanwise.orchestrator.job import GRACE_S, FenceQuery, GatherQuery, JobEnded, NodeJob
 from spanwise.orchestrator.process import Survivor
 
-ExecutorEvent: TypeAlias = JobEnded | FenceQuery
+ExecutorEvent: TypeAlias = JobEnded | FenceQuery | GatherQuery
 """What `wait` returns."""
 
 
@@ -36,7 +36,7 @@ class Executor(Protocol):
         """The jobs that have not ended."""
 
     def has_room(self, node: str) -> bool:
-        """Whether a job of this node can start now, beside those that run."""
+        """Whether a job of this node, with all of its gang, can start now, beside those that run."""
 
     def spare(self, node: str) -> None:
         """Says that a node has reused a result, so that nothing need be prepared for it; it may start later anyway."""
@@ -49,10 +49,16 @@ class Executor(Protocol):
         """
 
     def stop(self, job: int, why: str, *, timed_out: bool = False, grace_s: float = GRACE_S) -> None:
-        """Ends a job: SIGTERM to all of its processes, and SIGKILL after the grace."""
+        """Ends a job: SIGTERM to all of its processes, and SIGKILL after the grace.
 
-    def answer(self, job: int, lost: str | None) -> None:
-        """Answers a job that asked about the fence: None when the lease holds, else why it does not."""
+        Its failure says `why`; without one, how it ended.
+        """
+
+    def answer(self, job: int, reply: object) -> None:
+        """Answers a job that asked: about the fence, None when the lease holds, else why it does not; to a gather, all.
+
+        An answer to a job that has ended is dropped.
+        """
 
     def wait(self, timeout_s: float) -> list[ExecutorEvent]:
         """Returns what happened; waits for at most `timeout_s`, until something happens or `wake` is called.

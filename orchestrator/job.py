@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, ArtifactArchive
+from spanwise.orchestrator.replica import ALONE, ONE, Gang, Replica
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.verdict import Verdict
 
@@ -23,8 +24,11 @@ class Limits:
     gpus: tuple[str, ...] | None = None  #: those it sees; None: all
 
 
-FailureCause: TypeAlias = Literal["", "memory", "preempted"]
-"""What a job failed from, where a program should know. "preempted": its machine was taken away."""
+FailureCause: TypeAlias = Literal["", "died", "memory", "preempted"]
+"""What a job failed from, where a program should know.
+
+"died": its process ended, or its agent, and it had not said why. "preempted": its machine was taken away.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,9 @@ class NodeJob:
     archive: ArtifactArchive | None = None  #: where the files of outputs are kept besides
     origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
+    gang: Gang = ALONE  #: the processes that do the work together
+    replica: Replica = ONE  #: which of them this job is
+    placed: bool = False  #: an engine has chosen its machine, so that the others of its gang may be on other machines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,3 +82,11 @@ class FenceQuery:
     """A child asks whether the lease still holds; answer with `Executor.answer`."""
 
     id: int
+
+
+@dataclass(frozen=True)
+class GatherQuery:
+    """A replica says something to all replicas of its gang, and waits for what they say: answer with all of it."""
+
+    id: int
+    value: object

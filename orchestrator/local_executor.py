@@ -23,7 +23,8 @@ from spanwise.orchestrator import node_server, process
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed
-from spanwise.orchestrator.job import GRACE_S, FenceQuery, JobEnded, JobFailure, Limits, NodeJob
+from spanwise.orchestrator.executor import ExecutorEvent
+from spanwise.orchestrator.job import GRACE_S, FenceQuery, GatherQuery, JobEnded, JobFailure, Limits, NodeJob
 from spanwise.orchestrator.memory_watch import MemoryEnd
 from spanwise.orchestrator.node_process import ASKING_TO_END
 from spanwise.orchestrator.pipeline import Pipeline
@@ -62,8 +63,9 @@ class LocalExecutor:
         asked = {node.name: node.resources for node in placed}
         self._asked = {name: resources for name, resources in asked.items() if resources != NOTHING_ASKED}
         self._machine = machine
+        self._sizes = {node.name: node.gang.size for node in placed}
         for name, resources in self._asked.items():
-            self._capacity.refuse(name, resources)
+            self._capacity.refuse(name, resources, self._sizes[name])
         preload = Preload({node.name: node.preload for node in placed}, pipeline.preload)
         if any(re.fullmatch(r"polars-[0-9]+", name) for name in process.thread_names()):
             reason = (
@@ -100,12 +102,11 @@ class LocalExecutor:
         self.close()
 
     def has_room(self, node: str) -> bool:
-        """Whether a job of this node can start now, beside those that run."""
+        """Whether a job of this node, with all of its gang, can start now, beside those that run."""
         if not self._asked:
             return True
-        return self._capacity.has_room(
-            self._resources(node), [self._resources(c.node) for c in self._children.values()]
-        )
+        running = [self._resources(child.node) for child in self._children.values()]
+        return self._capacity.has_room(self._resources(node), running, self._sizes.get(node, 1))
 
     def spare(self, node: str) -> None:
         """Says that a node has reused a result: what it alone would import is not imported ahead."""
@@ -143,16 +144,16 @@ class LocalExecutor:
         """The jobs that have not ended."""
         return tuple(self._children)
 
-    def answer(self, job: int, lost: str | None) -> None:
-        """Answers a child that asked about the fence: None when the lease holds, else why it does not."""
+    def answer(self, job: int, reply: object) -> None:
+        """Answers a child that asked about the fence, or gathers what its gang says."""
         with contextlib.suppress(OSError, KeyError):  # it has ended meanwhile
-            self._children[job].line.send(lost)
+            self._children[job].line.send(reply)
 
-    def wait(self, timeout_s: float) -> list[JobEnded | FenceQuery]:
+    def wait(self, timeout_s: float) -> list[ExecutorEvent]:
         """Returns what happened; waits for at most `timeout_s`, until something happens or `wake` is called."""
         lines = {child.line: job for job, child in self._children.items() if not child.line.closed}
         ready = connection.wait([self._control, self._woken, *lines], timeout_s)
-        events: list[JobEnded | FenceQuery] = []
+        events: list[ExecutorEvent] = []
         for source in ready:
             if source is self._woken:
                 self._woken.recv(4096)
@@ -209,7 +210,7 @@ class LocalExecutor:
             if status:  # it was killed before it could end its children
                 process.kill(self.mark, limit_s=node_server.REAP_S)
 
-    def _listen(self, job: int) -> Iterable[FenceQuery]:
+    def _listen(self, job: int) -> Iterable[ExecutorEvent]:
         child = self._children[job]
         try:
             what, value = child.line.recv()
@@ -218,6 +219,8 @@ class LocalExecutor:
             return
         if what == "fence":
             yield FenceQuery(job)
+        elif what == "gather":
+            yield GatherQuery(job, value)
         elif what == "done":
             child.outputs = value
         else:
@@ -262,7 +265,7 @@ def _ended(job: int, child: _RunningJob, status: int, survivors: Sequence[int], 
     else:
         how = f"It was killed by {_signal_name(-code)}."
         how += " The system may have been out of memory." if -code == signal.SIGKILL else ""
-    return JobEnded(id=job, failure=JobFailure(message=how + left))
+    return JobEnded(id=job, failure=JobFailure(message=how + left, cause="died"))
 
 
 def _signal_name(number: int) -> str:

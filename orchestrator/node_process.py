@@ -11,11 +11,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from spanwise.orchestrator import fingerprint, integrity, process
+from spanwise.orchestrator import fingerprint, integrity, process, rendezvous
 from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_properties, normalize_draft
 from spanwise.orchestrator.checkpoints import Checkpoints
 from spanwise.orchestrator.component import Component
@@ -24,6 +25,7 @@ from spanwise.orchestrator.errors import Fenced, MissingProperty, NodeFailed, Re
 from spanwise.orchestrator.job import JobFailure, Limits, NodeJob
 from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.replica import NO_GANG, ReplicaPlace
 from spanwise.orchestrator.resources import limit_threads
 from spanwise.orchestrator.signature import Attempt, Outputs, Signature, read_signature
 from spanwise.orchestrator.user_code import without_our_frames
@@ -86,23 +88,29 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
     assert isinstance(node, Component)
     damaged = _verify(node, job)
     signature = read_signature(type(node))
-    outputs: dict[str, Artifact | Outputs[Artifact]] = {}
-    for name, spec in signature.outputs.items():
-        Path(job.outputs[name]).mkdir(parents=True, exist_ok=True)
-        place = job.outputs[name]
-        outputs[name] = Outputs(spec.kind, place) if spec.many else spec.kind(place)
     shutil.rmtree(job.scratch, ignore_errors=True)  # of an attempt that was killed
     Path(job.scratch).mkdir(parents=True)
+    # What rank 0 makes is what the node makes; what the others write goes with their scratch.
+    made_in = {name: f"{job.scratch}/outputs/{name}" if job.replica.rank else job.outputs[name] for name in job.outputs}
+    outputs: dict[str, Artifact | Outputs[Artifact]] = {}
+    for name, spec in signature.outputs.items():
+        Path(made_in[name]).mkdir(parents=True, exist_ok=True)
+        outputs[name] = Outputs(spec.kind, made_in[name]) if spec.many else spec.kind(made_in[name])
     try:
         arguments = _arguments(node, signature, job, outputs)
         if signature.attempt is None:
+            _join(job, line)
             node.run(**arguments)
         else:
-            checkpoints = Checkpoints.of(job)
+            checkpoints = Checkpoints.of(job)  # before any replica can commit others
+            place = _join(job, line)
+            attempt = replace(_attempt(job, checkpoints, line, damaged), replica=place)
             with checkpoints.watched():
-                node.run(**arguments | {signature.attempt: _attempt(job, checkpoints, line, damaged)})
+                node.run(**arguments | {signature.attempt: attempt})
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
+    if job.replica.rank:
+        return {}
     made = {name: _drafts(signature, name, output) for name, output in outputs.items()}
     for draft in itertools.chain(*made.values()):
         _inherit_graph(node.name, draft, job.inputs)
@@ -163,6 +171,23 @@ def _attempt(job: NodeJob, checkpoints: Checkpoints, line: Connection, damaged: 
         damaged=damaged,
         commit_checkpoints=checkpoints.commit,
     )
+
+
+def _join(job: NodeJob, line: Connection) -> ReplicaPlace:
+    """Meets the other replicas, if there are any."""
+    if job.replica.count == 1:
+        return NO_GANG
+
+    def gather(said: object) -> tuple[object, ...]:
+        line.send(("gather", said))
+        heard: tuple[object, ...] = line.recv()
+        return heard
+
+    if job.gang.elastic:
+        return rendezvous.join(job.replica, gather, apart=job.placed)
+    place = rendezvous.meet(job.replica, gather)
+    os.environ.update(place.environment())
+    return place
 
 
 def _check_fence(line: Connection) -> None:

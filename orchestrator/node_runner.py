@@ -231,6 +231,7 @@ class NodeRunner:
                 log=execution.log,
                 scratch=str(self._folder / f"{node.name}.scratch"),
                 archive=self.store.archive,
+                gang=node.gang,
                 checkpoints=str(self._folder / f"{node.name}.checkpoints"),
                 snapshots=str(self.root / "snapshots") if self.store.archive is None else self.store.archive.snapshots,
             )

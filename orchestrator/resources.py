@@ -29,6 +29,7 @@ THREADS = (
 class Resources:
     """What a node needs while it runs: `Trainer(..., resources=Resources(cpus=4, memory="16GiB", pool="gpu"))`.
 
+    Of a Trainer with replicas, each gets `cpus`, `memory` and `gpus`; all of them together take one slot of the pool.
     They say where and when a node runs, never what it makes, so they are not part of its cache key.
     """
 
@@ -38,6 +39,7 @@ class Resources:
     pool: str = ""  #: the pool that it takes a slot of, of those in the settings
     image: str = ""  #: the container image that it runs in, where the executor has images
     executor: str = ""  #: where it runs: "local", or the engine that the settings name; by default as they say
+    spread: bool = False  #: whether each of a Trainer's replicas gets a machine of its own
 
     def __post_init__(self) -> None:
         if self.cpus is not None and not self.cpus > 0:
@@ -97,8 +99,8 @@ class Machine:
         """What this process may use."""
         return _machine_here()
 
-    def refuse(self, node: str, asked: Resources) -> None:
-        """Refuses a node that can never run here.
+    def refuse(self, node: str, asked: Resources, replicas: int = 1) -> None:
+        """Refuses a node that can never run here, with all of its replicas at once.
 
         Raises:
             PipelineError: it asks for more than there is, or for an image.
@@ -110,24 +112,30 @@ class Machine:
                 f"{node} asks for the image {asked.image!r}, and nodes run on this machine as they are installed. "
                 f"Leave it out, or name an executor that has images in the settings: [executor] name = …"
             )
-        wanted, has = asked.memory_bytes, ""
-        if asked.cpus is not None and asked.cpus > self.cpus:
+        if asked.spread and replicas > 1:
+            raise PipelineError(
+                f"{node} asks for a machine for each of its {replicas} replicas, and this is one machine. Leave "
+                f"spread=True out, or name an executor of several machines in the settings: [executor] name = …"
+            )
+        wanted, has = (asked.memory_bytes or 0) * replicas, ""
+        if asked.cpus is not None and asked.cpus * replicas > self.cpus:
             wanted_text, has = f"{asked.cpus:g} cpus", f"{self.cpus:g}"
-        elif wanted is not None and wanted > self.memory_bytes:
+        elif wanted > self.memory_bytes:
             wanted_text, has = f"{asked.memory} of memory", format_memory(self.memory_bytes)
-        elif asked.gpus > len(self.gpus):
+        elif asked.gpus * replicas > len(self.gpus):
             wanted_text, has = f"{asked.gpus} gpus", str(len(self.gpus))
         if has:
+            each = f" for each of its {replicas} replicas" if replicas > 1 else ""
             raise PipelineError(
-                f"{node} asks for {wanted_text}, and this machine has {has}. Ask for less, or name another executor in "
-                f"the settings: [executor] name = …"
+                f"{node} asks for {wanted_text}{each}, and this machine has {has}. Ask for less, or name another "
+                f"executor in the settings: [executor] name = …"
             )
 
-    def has_room(self, asked: Resources, running: Iterable[Resources]) -> bool:
-        """Whether a node could start beside those that run; one that says nothing of cpus counts as one."""
-        every = [asked, *running]
+    def has_room(self, asked: Resources, running: Iterable[Resources], replicas: int = 1) -> bool:
+        """Whether the replicas of a node could start beside those that run; no `cpus` counts as one."""
+        every = [*[asked] * replicas, *running]
         if any(each.cpus is not None for each in every) and sum(_cpus(each) for each in every) > self.cpus:
-            return len(every) == 1
+            return len(every) == replicas
         if sum(each.memory_bytes or 0 for each in every) > self.memory_bytes:
             return False
         return sum(each.gpus for each in every) <= len(self.gpus)

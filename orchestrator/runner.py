@@ -15,8 +15,8 @@ from spanwise.orchestrator.active_run import ActiveRun
 from spanwise.orchestrator.base_run import find_base_run
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import Fenced, NodeFailed, SpanwiseError, StoreError, UsageError
-from spanwise.orchestrator.executor import Executor
-from spanwise.orchestrator.job import FenceQuery, JobEnded
+from spanwise.orchestrator.executor import Executor, ExecutorEvent
+from spanwise.orchestrator.gang_executor import GangExecutor
 from spanwise.orchestrator.lease import Clock, acquire
 from spanwise.orchestrator.log_uploads import LogUploads, uploading
 from spanwise.orchestrator.node_runner import NodeRunner
@@ -83,7 +83,7 @@ class Controller:
         purpose: str = "a run",
     ) -> None:
         self.pipeline = pipeline
-        self.executor = executor
+        self.executor = GangExecutor(executor)
         self.store = store
         self.root = root.absolute()
         self.observe = observe
@@ -214,7 +214,7 @@ class Controller:
         for run in active:
             run.enforce_limits()
 
-    def _wait(self, timeout_s: float) -> Sequence[JobEnded | FenceQuery]:
+    def _wait(self, timeout_s: float) -> Sequence[ExecutorEvent]:
         try:
             return self.executor.wait(timeout_s)
         except NodeFailed:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Literal, NoReturn, TypeAli
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import ParameterError, PipelineError
+from spanwise.orchestrator.replica import NO_GANG, ReplicaPlace
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.run import Run
@@ -79,6 +80,7 @@ class Attempt:
     damaged: Mapping[str, str] = field(default_factory=dict)  #: what was found of `may_be_damaged` inputs, by name
     commit_checkpoints: Callable[[], None] = stay_here
     """Returns when the next attempt finds `checkpoints` as they are now, also on another machine."""
+    replica: ReplicaPlace = NO_GANG  #: which replica this is, of those that do the work together
 
 
 @dataclass(frozen=True)

@@ -311,6 +311,7 @@ def ship(value: object, *, by_value: bool = False) -> Shipment:
 
 
 _packing = threading.Lock()  # what is pickled by value is registered for the whole process
+_loading = threading.RLock()  # Python shows a module to other threads before it has run
 
 
 @functools.lru_cache(maxsize=4)
@@ -325,7 +326,11 @@ def unpack(shipment: Shipment) -> object:
 
 def load_module(name: str, file: str) -> types.ModuleType:
     """The module of this name if it comes from this file; otherwise the file, run as the module of this name."""
-    name = f"main_file_{Path(file).stem}" if name == "__main__" else name
+    with _loading:
+        return _load_module(f"main_file_{Path(file).stem}" if name == "__main__" else name, file)
+
+
+def _load_module(name: str, file: str) -> types.ModuleType:
     module = sys.modules.get(name)
     if module is not None and _is_file(getattr(module, "__file__", None), file):
         return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -13,6 +14,7 @@ from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Channel, Component, Resolver
 from spanwise.orchestrator.errors import NodeFailed, PipelineError, UnreadableInput
+from spanwise.orchestrator.replica import Gang
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.signature import Attempt, Input, Output
 
@@ -33,12 +35,18 @@ class Trainer(Component):
     With `weight`, the name of a column of finite numbers that are not negative, each row counts by its weight: what
     `run_fn` reads has that column, whichever others it asks for, as `task.weight`. How it counts is up to `run_fn`.
 
-    With `workers`, several processes train: the tasks of an `ElasticJob` are shared out among workers that may come and
-    go; any other `run_fn` is called in each process, in step, as `torch.distributed` expects, with its own `task.rank`.
+    With `replicas`, that many processes call `run_fn` at once, wherever the executor places them, with the variables
+    of `torchrun` and a `task.rank` each. `task.share(split)` is the part of the rows that one of them reads. Rank 0
+    writes the model: what the others write below `task.model_dir` is dropped. When one fails, all are ended.
+
+    With `workers`, the tasks of an `ElasticJob` are shared out among that many workers, which may come and go. They are
+    processes beside the Trainer; with `place_workers=True` the executor places each, with the node's resources.
 
     A backfill corrects data that a base may have learned from, so its runs ignore the base and train from scratch.
     `warm_start="always"` uses the base in backfills too, for a base that is known to be good.
     """
+
+    hints: ClassVar = ("place_workers",)  # where they are changes nothing of what they learn
 
     preload: ClassVar = (
         "fsspec",  # which pyarrow imports when it opens the first file
@@ -54,8 +62,25 @@ class Trainer(Component):
     def check(self) -> None:
         if not self.inputs["graph"]:
             _refuse_without_graph(self.name, self.inputs["examples"])
-        if not isinstance(self.parameters["workers"], int) or self.parameters["workers"] < 1:
-            raise PipelineError(f"{self.name} needs at least 1 worker; found workers={self.parameters['workers']!r}.")
+        elastic = isinstance(self.parameters["run_fn"], ElasticJob)
+        for name, thing in (("workers", "worker"), ("replicas", "replica")):
+            if not isinstance(number := self.parameters[name], int) or number < 1:
+                raise PipelineError(f"{self.name} needs at least 1 {thing}; found {name}={number!r}.")
+        if elastic and (replicas := self.parameters["replicas"]) != 1:
+            raise PipelineError(f"{self.name} has an ElasticJob, which has workers: workers={replicas}.")
+        if not elastic and self.parameters["place_workers"]:
+            raise PipelineError(f"{self.name} has place_workers, and only an ElasticJob has workers. Leave it out.")
+        if not elastic and (workers := self.parameters["workers"]) != 1:
+            raise PipelineError(
+                f"{self.name} has workers={workers}, and only an ElasticJob has workers. To call a function in several "
+                f"processes at once: replicas={workers}."
+            )
+
+    @property
+    def gang(self) -> Gang:
+        if self.parameters["place_workers"]:
+            return Gang(size=1 + typing.cast("int", self.parameters["workers"]), elastic=True)
+        return Gang(size=typing.cast("int", self.parameters["replicas"]))
 
     def unread(self, run: Run) -> Sequence[str]:
         return ("base",) if run.from_scratch and self.parameters["warm_start"] == "except_backfill" else ()
@@ -72,6 +97,8 @@ class Trainer(Component):
         parameters: Mapping[str, object] | None = None,
         weight: str | None = None,
         workers: int = 1,
+        place_workers: bool = False,  # noqa: ARG002 -- `gang` reads it
+        replicas: int = 1,  # noqa: ARG002 -- `gang` reads it
         warm_start: Literal["except_backfill", "always"] = "except_backfill",  # noqa: ARG002 -- `unread` reads it
         base_graph: Literal["same", "any"] = "same",
     ) -> None:
@@ -88,7 +115,7 @@ class Trainer(Component):
         digest = shared_digest(self.name, ordered, graph)
         if base is not None and base_graph == "same":
             _refuse_other_base(self.name, base, digest)
-        if weight is not None:
+        if weight is not None and attempt.replica.rank == 0:
             from spanwise.components.training.row_weights import check_weights
 
             check_weights(self.name, ordered, weight)
@@ -102,8 +129,13 @@ class Trainer(Component):
             base=base,
             parameters=dict(parameters or {}),
             workers=workers,
+            rank=attempt.replica.rank,
+            replicas=attempt.replica.count,
+            coordinator=attempt.replica.coordinator if attempt.replica.port else "",
             attempt=attempt.number,
             commit_checkpoints=attempt.commit_checkpoints,
+            place=attempt.replica,
+            gather=attempt.replica.gather,
         )
         spans = format_versions(
             ((e.span, e.version) for e in task.examples), Calendar.from_name(task.examples[0].calendar)
@@ -120,6 +152,8 @@ class Trainer(Component):
                 f"{self.name}: run_fn {name} got no rows: each of its {reads.empty_passes} passes over its examples "
                 f"was empty. Look at the filters of its datasets, and at the job_name of a data service."
             )
+        if task.rank:
+            return
         if not any(path.is_file() for path in model.path.rglob("*")):
             raise NodeFailed(
                 f"{self.name}: run_fn {name} returned without writing a model; write its files below task.model_dir, "
@@ -168,12 +202,11 @@ def _add_graph(node: str, run_fn: str, graph: TransformGraph, model: Model) -> N
 
 def _call(run_fn: Callable[[TrainerTask], None] | ElasticJob, task: TrainerTask) -> None:
     if isinstance(run_fn, ElasticJob):
-        from spanwise.components.training.elastic.training import run_job
+        from spanwise.components.training.elastic.training import join_job, run_job
 
-        run_job(run_fn, task)
-    elif task.workers > 1:
-        from spanwise.components.training.elastic.replicas import run_replicas
-
-        run_replicas(run_fn, task)
+        if task.rank:
+            join_job(run_fn, task)
+        else:
+            run_job(run_fn, task)
     else:
         run_fn(task)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from spanwise.components.training.training_input import TrainingInput
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
+from spanwise.orchestrator.replica import NO_GANG, Gather, ReplicaPlace
 from spanwise.orchestrator.signature import stay_here
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from spanwise.components.training.prepared_spans import SnapshotTally
     from spanwise.pipelines.input.dataset import Dataset
     from spanwise.pipelines.input.iterator import DatasetIterator
+    from spanwise.pipelines.input.op import Op
+    from spanwise.pipelines.input.ops.parquet import Parquet
 
 CHECKPOINT: Final = "checkpoint.pickle"
 """The file of `TrainerTask.save_checkpoint`."""
@@ -115,8 +118,10 @@ class TrainerTask:
     graph: TransformGraph | None = None  #: the transform graph that made `examples`; the model gets a copy
     base: Model | None = None  #: the model to start from; its files are below `base.path`
     parameters: Mapping[str, object] = field(default_factory=dict)  #: the `parameters` of the Trainer
-    workers: int = 1  #: the number of processes that call the function, each with a rank of its own
-    rank: int = 0  #: counts from 0; rank 0 writes the model
+    workers: int = 1  #: the number of workers of an elastic job
+    rank: int = 0  #: which replica this is, counted from 0; rank 0 writes the model
+    replicas: int = 1  #: the number of processes that call the function at once
+    coordinator: str = ""  #: `host:port` where rank 0 can listen for the others; empty without replicas
     attempt: int = 1  #: counts the attempts of this run; above 1, `checkpoints` may hold files
     commit_checkpoints: Callable[[], None] = stay_here
     """Returns when the next attempt finds `checkpoints` as they are now, also on another machine.
@@ -124,6 +129,9 @@ class TrainerTask:
     Under a root in object storage, call it before `iterator.commit`. `save_checkpoint` does both; other files go there
     by themselves within seconds.
     """
+    place: ReplicaPlace = field(default=NO_GANG, repr=False)  #: where an elastic job's master is, and its workers
+    gather: Gather = field(default=NO_GANG.gather, repr=False)
+    """Says something small to all replicas, and returns what each said, by rank. All have to call it equally often."""
 
     @property
     def weight(self) -> str | None:
@@ -139,12 +147,18 @@ class TrainerTask:
         """Stores what was learned together with the places of iterators, in one file that all attempts share.
 
         Then it commits the elements before these places, which a data service may have leased. `learned` is pickled.
+
+        All replicas have to call it equally often: they wait for each other. The file has what rank 0 has learned, and
+        the places of the iterators of each.
         """
         from spanwise.orchestrator import durable
 
         states = [iterator.state() for iterator in iterators]
-        durable.put(self.checkpoints / CHECKPOINT, [pickle.dumps((learned, states))])
-        self.commit_checkpoints()
+        places = self.gather(states)
+        if self.rank == 0:
+            durable.put(self.checkpoints / CHECKPOINT, [pickle.dumps((learned, places))])
+            self.commit_checkpoints()
+        self.gather(None)  # it is stored
         for iterator, state in zip(iterators, states, strict=True):
             iterator.commit(state)
 
@@ -156,10 +170,30 @@ class TrainerTask:
         path = self.checkpoints / CHECKPOINT
         if not path.exists():
             return None
-        learned, states = pickle.loads(path.read_bytes())  # noqa: S301  this run has written it
-        for iterator, state in zip(iterators, states, strict=True):
+        learned, places = pickle.loads(path.read_bytes())  # noqa: S301  this run has written it
+        for iterator, state in zip(iterators, places[self.rank], strict=True):
             iterator.restore(state)
         return learned
+
+    def share(self, split: str, columns: Sequence[str] | None = None, *, even: bool = False) -> Dataset:
+        """The rows of a split that this replica reads: each row of the window is in the share of exactly one.
+
+        Shares are ranges of the rows of `examples.dataset(split)`, and differ by one row at most. With `even` they have
+        the same number of rows, so that all replicas take as many steps: up to `replicas - 1` rows are left out.
+
+        Raises:
+            ParameterError: there is no such split or column.
+            ColumnsChanged: two spans have different types for one column.
+        """
+        from spanwise.components import rows
+        from spanwise.components.training.shares import share
+        from spanwise.pipelines.input.dataset import Dataset
+
+        def choose(whole: Parquet) -> Op:
+            return share(whole, self.rank, self.replicas, even=even)
+
+        found = rows.open_part(self.examples, split, self.examples.with_weight(columns), choose)
+        return Dataset(found.op, replace(found.settings, consumer=self.examples.input))
 
     def table(self, split: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a split over all spans, oldest span first; a column that a span lacks is null there.

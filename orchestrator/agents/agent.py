@@ -37,13 +37,14 @@ from spanwise.orchestrator.agents.messages import (
     Printed,
     Ready,
     Report,
+    Said,
     StartJob,
     StopJob,
     Unfit,
 )
 from spanwise.orchestrator.agents.relocation import Relocation
 from spanwise.orchestrator.errors import NodeFailed, SpanwiseError
-from spanwise.orchestrator.job import JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.job import FenceQuery, GatherQuery, JobEnded, JobFailure, NodeJob
 from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.process import Survivor
 from spanwise.orchestrator.resources import Machine
@@ -92,10 +93,13 @@ class Agent:
         threading.Thread(target=self._watch, args=(parent,), name="parent", daemon=True).start()
         while not self.closing and time.monotonic() - self.heard_s < self.silence_s:
             for event in self.executor.wait(_LOG_S if self.open_logs else 1.0):
-                if isinstance(event, JobEnded):
-                    self._end(event)
-                else:
-                    self._report(Asked(event.id))
+                match event:
+                    case JobEnded():
+                        self._end(event)
+                    case FenceQuery(job):
+                        self._report(Asked(job))
+                    case GatherQuery(job, value):
+                        self._report(Said(job, value))
             while not self.commands.empty():
                 self._do(self.commands.get())
             for job in self.open_logs:
@@ -127,10 +131,10 @@ class Agent:
             case StartJob(job):
                 self.asked[job.id] = job
                 self._report(Asked(job.id))
-            case Answer(job, lost) if job in self.asked:
-                self._start(self.asked.pop(job), lost)
-            case Answer(job, lost):
-                self.executor.answer(job, lost)
+            case Answer(job, reply) if job in self.asked:
+                self._start(self.asked.pop(job), reply)
+            case Answer(job, reply):
+                self.executor.answer(job, reply)
             case StopJob(job=job) if job in self.asked:
                 del self.asked[job]
                 self._report(Ended(JobEnded(id=job, failure=_stopped(command))))
@@ -139,9 +143,9 @@ class Agent:
             case Close() | None:
                 self.closing = True
 
-    def _start(self, job: NodeJob, lost: str | None) -> None:
+    def _start(self, job: NodeJob, lost: object) -> None:
         if lost is not None:
-            self._report(Ended(JobEnded(id=job.id, failure=JobFailure(message=lost))))
+            self._report(Ended(JobEnded(id=job.id, failure=JobFailure(message=str(lost)))))
             return
         log = self.logs / f"{job.id}.log"
         self.open_logs[job.id] = _SentLog(log)

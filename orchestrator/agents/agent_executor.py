@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spanwise.orchestrator.agents import code_bundle
 from spanwise.orchestrator.agents.code_bundle import CodeBundle
-from spanwise.orchestrator.agents.engine import AgentEngine, AgentLine, AgentLost
+from spanwise.orchestrator.agents.engine import AgentEngine, AgentLine, AgentLost, GangEngine, Reservation
 from spanwise.orchestrator.agents.messages import (
     Answer,
     Asked,
@@ -31,6 +31,7 @@ from spanwise.orchestrator.agents.messages import (
     Printed,
     Ready,
     Report,
+    Said,
     StartJob,
     StopJob,
     Unfit,
@@ -38,7 +39,7 @@ from spanwise.orchestrator.agents.messages import (
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, SpanwiseError
 from spanwise.orchestrator.executor import ExecutorEvent
-from spanwise.orchestrator.job import FenceQuery, JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.job import FenceQuery, GatherQuery, JobEnded, JobFailure, NodeJob
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.process import Survivor
 from spanwise.orchestrator.resources import NOTHING_ASKED, Resources
@@ -57,6 +58,28 @@ _CLOSE_S = 30.0
 
 
 @dataclass
+class _GangPlaces:
+    """The places of a gang, asked for by the first of its agents that starts."""
+
+    reserve: Callable[[], Reservation]
+    left: int  #: of its agents, those that have not ended
+    reservation: Reservation | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def launch(self, rank: int, number: int) -> AgentLine:
+        with self.lock:
+            self.reservation = self.reservation or self.reserve()
+        return self.reservation.launch(rank, number)
+
+    def leave(self) -> None:
+        """Says that an agent has ended."""
+        with self.lock:
+            self.left -= 1
+            if not self.left and self.reservation is not None:
+                self.reservation.release()
+
+
+@dataclass
 class _Member:
     """What one thread does: it starts an agent, and passes messages on in both directions."""
 
@@ -71,6 +94,8 @@ class _Member:
     closing: bool = False
     unproven: bool = False  #: whether something of it may be left
     threads: list[threading.Thread] = field(default_factory=list)
+    places: _GangPlaces | None = None  #: if it is one of a gang's, which are not kept
+    rank: int = 0
 
 
 class AgentExecutor:
@@ -81,7 +106,7 @@ class AgentExecutor:
         pipeline: Pipeline,
         engine: AgentEngine,
         *,
-        root: Path,
+        root: Path | None,
         mark: int,
         report: Callable[[], None],
         kept_s: float = KEPT_S,
@@ -100,6 +125,7 @@ class AgentExecutor:
         self._lock = threading.Lock()
         self._closed = False
         self._token = secrets.token_hex(16)
+        self._gang: _GangPlaces | None = None  # of the last gang, whose replicas start one after the other
 
     @property
     def running(self) -> tuple[int, ...]:
@@ -107,13 +133,15 @@ class AgentExecutor:
 
     def start(self, job: NodeJob) -> None:
         """Starts a job on an agent that has none, or on a new one."""
-        asked = replace(self._asked.get(job.node, NOTHING_ASKED), pool="")
+        asked = self._asked.get(job.node, NOTHING_ASKED)
         Path(job.log).parent.mkdir(parents=True, exist_ok=True)
+        places = self._places_of(job, asked)
         with self._lock:
-            agent = next((a for a in self._agents if a.job is None and not a.ended and a.asked == asked), None)
+            free = (a for a in self._agents if a.job is None and not a.ended and a.asked == asked and a.places is None)
+            agent = None if places is not None else next(free, None)
             if agent is None:
                 self._count += 1
-                agent = _Member(self._count, asked)
+                agent = _Member(self._count, asked, places=places, rank=job.replica.rank)
                 self._agents.append(agent)
             agent.job, agent.stopped = job, None
             self._jobs[job.id] = agent
@@ -121,15 +149,26 @@ class AgentExecutor:
         if not agent.threads:
             self._run(agent, self._talk, agent)
 
+    def _places_of(self, job: NodeJob, asked: Resources) -> _GangPlaces | None:
+        """The places of the gang that a job is a part of, where the engine gives them together."""
+        engine, replica = self._engine, job.replica
+        if replica.count == 1 or job.gang.elastic or not isinstance(engine, GangEngine):
+            return None
+        if replica.rank == 0:
+            self._gang = _GangPlaces(
+                lambda: engine.reserve(self._mark, replica.job, asked, replica.count), left=replica.count
+            )
+        return self._gang
+
     def stop(self, job: int, why: str, *, timed_out: bool, grace_s: float) -> None:
         agent = self._jobs[job]
-        if agent.stopped is None:
+        if agent.stopped is None or not agent.stopped.message:
             agent.stopped = JobFailure(message=why, timed_out=timed_out)
             agent.outbox.put(StopJob(job=job, why=why, timed_out=timed_out, grace_s=grace_s))
 
-    def answer(self, job: int, lost: str | None) -> None:
+    def answer(self, job: int, reply: object) -> None:
         if (agent := self._jobs.get(job)) is not None:
-            agent.outbox.put(Answer(job, lost))
+            agent.outbox.put(Answer(job, reply))
 
     def events(self) -> list[ExecutorEvent]:
         """What has happened since the last time."""
@@ -184,7 +223,7 @@ class AgentExecutor:
         line: AgentLine | None = None
         failure: JobFailure
         try:
-            line = self._engine.launch(self._mark, agent.number, agent.asked)
+            line = self._launch(agent)
             while not line.wait_started(_START_POLL_S):
                 if agent.closing or agent.stopped is not None:
                     raise AgentLost("It was stopped while it waited for a machine.")  # noqa: TRY301
@@ -201,14 +240,21 @@ class AgentExecutor:
             failure = JobFailure(message=f"{self._engine.name}: {type(error).__name__}: {error}")
         agent.outbox.put(None)
         left = self._end(agent, line)
+        if agent.places is not None:
+            agent.places.leave()
         agent.unproven = bool(left)
         with self._lock:
             agent.ended = True
             job, agent.job = agent.job, None
         if job is not None:
-            said = agent.stopped or failure
+            said = agent.stopped if agent.stopped is not None and agent.stopped.message else failure
             rest = f" This may be left: {', '.join(left)}." if left else ""
             self._tell(JobEnded(id=job.id, failure=replace(said, message=said.message + rest)))
+
+    def _launch(self, agent: _Member) -> AgentLine:
+        if agent.places is not None:
+            return agent.places.launch(agent.rank, agent.number)
+        return self._engine.launch(self._mark, agent.number, agent.asked)
 
     def _end(self, agent: _Member, line: AgentLine | None) -> list[str]:
         if line is None:
@@ -221,17 +267,20 @@ class AgentExecutor:
     def _prepare(self, agent: _Member, line: AgentLine) -> None:
         """Compares the environments, then gives the agent the code."""
         assert agent.job is not None
-        token = self._root / agent.job.run.pipeline / ".runs" / f".agents-{self._mark}"
-        token.parent.mkdir(parents=True, exist_ok=True)
-        token.write_text(self._token, encoding="ascii")
+        token = None
+        if self._root is not None:
+            name = f".agent-{self._mark}-{agent.number}"  # its own, since it is removed when this one has seen it
+            token = self._root / agent.job.run.pipeline / ".runs" / name
+            token.parent.mkdir(parents=True, exist_ok=True)
+            token.write_text(self._token, encoding="ascii")
         try:
             line.send(
                 Prepare(
                     code=self._code,
                     mark=self._mark,
-                    root=str(self._root),
+                    root=str(self._root or ""),
                     token=self._token,
-                    token_file=str(token),
+                    token_file=str(token or ""),
                     archived=agent.job.archive is not None,
                     silence_s=SILENCE_S,
                 )
@@ -245,7 +294,8 @@ class AgentExecutor:
                     agent.ready = report
                     return
         finally:
-            token.unlink(missing_ok=True)
+            if token is not None:
+                token.unlink(missing_ok=True)
 
     def _first(self, line: AgentLine) -> Iterator[Report]:
         while True:
@@ -289,10 +339,15 @@ class AgentExecutor:
                     file.write(text)
             case Asked(job):
                 self._tell(FenceQuery(job))
+            case Said(job, value):
+                self._tell(GatherQuery(job, value))
             case Ended(ended):
                 stopped = agent.stopped
                 with self._lock:
                     agent.job, agent.idle_since = None, time.monotonic()
+                    agent.ended = agent.ended or agent.places is not None
+                if agent.places is not None:
+                    agent.outbox.put(Close())
                 if stopped is not None and ended.failure is not None:
                     ended = replace(ended, failure=replace(ended.failure, timed_out=stopped.timed_out))
                 self._tell(ended)

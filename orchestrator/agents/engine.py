@@ -6,20 +6,19 @@ that nodes need beyond that is done by the agent.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, runtime_checkable
 
 from spanwise.orchestrator.agents.messages import Command, Prepare, Ready, Report
+from spanwise.orchestrator.job import FailureCause
 from spanwise.orchestrator.resources import Resources
-
-LossCause: TypeAlias = Literal["", "memory", "preempted"]
 
 
 class AgentLost(Exception):
     """An agent has ended without having said so."""
 
-    def __init__(self, why: str, cause: LossCause = "") -> None:
+    def __init__(self, why: str, cause: FailureCause = "") -> None:
         super().__init__(why)
-        self.cause = cause  #: "preempted" when its machine is gone
+        self.cause = cause  #: empty where no agent can be started at all
 
 
 class AgentLine(Protocol):
@@ -45,6 +44,30 @@ class AgentLine(Protocol):
 
         Raises:
             NodeFailed: the engine cannot say whether it has ended.
+        """
+
+
+class Reservation(Protocol):
+    """Places for all replicas of a gang, which the engine gives together or not at all."""
+
+    def launch(self, rank: int, number: int) -> AgentLine:
+        """Asks for the agent of a rank in its place; see `AgentEngine.launch`."""
+
+    def release(self) -> None:
+        """Gives the places back, once all agents in them have ended. Releasing twice does nothing."""
+
+
+@runtime_checkable
+class GangEngine(Protocol):
+    """An engine that places several agents together. On others those of a gang start one by one, and wait."""
+
+    def reserve(self, mark: int, number: int, asked: Resources, count: int) -> Reservation:
+        """Asks for places for so many agents, each on a machine of its own if `asked` says spread.
+
+        The places end with the controller, however that ends.
+
+        Raises:
+            AgentLost: they could not be asked for.
         """
 
 

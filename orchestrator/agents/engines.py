@@ -1,18 +1,19 @@
-"""Engines by name, as settings and leases have them: `ray:ADDRESS`, `slurm:PARTITION`."""
+"""Engines by name, as settings and leases have them: `kubernetes:NAMESPACE`, `ray:ADDRESS`, `slurm:PARTITION`."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from spanwise.orchestrator.agents.engine import AgentEngine, AgentLost
+from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.errors import NodeFailed, SettingsError
 
-ENGINES: Final = ("ray", "slurm")
+ENGINES: Final = ("kubernetes", "ray", "slurm")
 """The kinds of engines."""
 
 
-def open_engine(name: str) -> AgentEngine:
-    """Opens an engine, `kind:address`.
+def open_engine(name: str, pods: PodSettings | None = None) -> AgentEngine:
+    """Opens an engine, `kind:address`; `pods` is only needed where agents are launched in some.
 
     Raises:
         SettingsError: there is no such kind, or its library is not installed.
@@ -26,6 +27,10 @@ def open_engine(name: str) -> AgentEngine:
         from spanwise.orchestrator.agents.slurm_engine import SlurmEngine
 
         return SlurmEngine(address)
+    if kind == "kubernetes":
+        from spanwise.orchestrator.agents.kubernetes_engine import KubernetesEngine
+
+        return KubernetesEngine(address, pods)
     raise SettingsError(f"There is no executor {kind!r}. There are: local, {', '.join(ENGINES)}.")
 
 

@@ -16,7 +16,7 @@ class Prepare:
 
     code: CodeBundle
     mark: int  #: of the controller's processes, here and there
-    root: str  #: the controller's
+    root: str  #: the controller's; empty if jobs read and write nothing below one
     token: str  #: what the file `token_file` holds, if the agent sees the same root
     token_file: str
     archived: bool  #: whether artifacts are in an archive too
@@ -40,10 +40,10 @@ class StopJob:
 
 @dataclass(frozen=True)
 class Answer:
-    """To a question about the fence."""
+    """To a question: about the fence, or of a replica."""
 
     job: int
-    lost: str | None
+    reply: object
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Said:
+    """What a replica says to all of its gang; it waits for what they say."""
+
+    job: int
+    value: object
+
+
+@dataclass(frozen=True)
 class Ended:
     """A job has ended, and nothing of it is left."""
 
@@ -113,4 +121,4 @@ class Closed:
     survivors: tuple[str, ...]
 
 
-Report: TypeAlias = Hello | Ready | Unfit | Printed | Asked | Ended | Closed
+Report: TypeAlias = Hello | Ready | Unfit | Printed | Asked | Said | Ended | Closed

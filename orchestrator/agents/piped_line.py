@@ -16,6 +16,16 @@ from typing import Any, Final
 _READ_BYTES: Final = 1 << 20
 
 
+def encode(message: object) -> bytes:
+    """A message as a line of text, with its end."""
+    return base64.b64encode(pickle.dumps(message)) + b"\n"
+
+
+def decode(line: bytes) -> Any:
+    """The message of a line without its end."""
+    return pickle.loads(base64.b64decode(line))  # noqa: S301  of the same user, through the engine
+
+
 class PipedLine:
     """Two pipes as one connection, of one end. One thread receives; any may send."""
 
@@ -46,11 +56,11 @@ class PipedLine:
         """The next message; waits for it. Raises EOFError once the other end is closed."""
         while not self._lines:
             self.poll(None)
-        return pickle.loads(base64.b64decode(self._lines.popleft()))  # noqa: S301  of the same user, through the engine
+        return decode(self._lines.popleft())
 
     def send(self, message: object, /) -> None:
         """Sends a message. Raises OSError once the other end, or this one, is closed."""
-        left = memoryview(base64.b64encode(pickle.dumps(message)) + b"\n")
+        left = memoryview(encode(message))
         with self._sending:
             while left:
                 if not self._open:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Self
 
 from spanwise.orchestrator.agents.agent_executor import KEPT_S, AgentExecutor
-from spanwise.orchestrator.agents.engine import AgentEngine
+from spanwise.orchestrator.agents.engine import AgentEngine, GangEngine
 from spanwise.orchestrator.component import Component
+from spanwise.orchestrator.errors import PipelineError
 from spanwise.orchestrator.executor import ExecutorEvent
 from spanwise.orchestrator.job import GRACE_S, NodeJob
 from spanwise.orchestrator.local_executor import LocalExecutor
@@ -25,12 +26,12 @@ class PlacedExecutor:
         pipeline: Pipeline,
         engine: AgentEngine,
         *,
-        root: Path,
+        root: Path | None,
         away: Collection[str],
         machine: Machine | None = None,
         kept_s: float = KEPT_S,
     ) -> None:
-        """Forks; do this early.
+        """Forks; do this early. Without a root, the jobs read and write no files of the controller.
 
         Raises:
             PipelineError: a node asks for what it cannot get where it is placed.
@@ -40,16 +41,21 @@ class PlacedExecutor:
         for node in pipeline:
             if isinstance(node, Component) and node.name in self._away:
                 engine.refuse(node.name, node.resources)
+                _refuse_spread(node, engine)
         self._here = LocalExecutor(pipeline, machine, nodes=set(pipeline.order) - self._away)
         try:
+            self.engine = engine.name
             self._there = AgentExecutor(
-                pipeline, engine, root=root.absolute(), mark=self._here.mark, report=self._here.wake, kept_s=kept_s
+                pipeline,
+                engine,
+                root=root and root.absolute(),
+                mark=self._here.mark,
+                report=self._here.wake,
+                kept_s=kept_s,
             )
         except BaseException:
             self._here.close()
             raise
-        self._jobs: dict[int, bool] = {}  # whether each is away
-        self.engine = engine.name
 
     def __enter__(self) -> Self:
         return self
@@ -80,11 +86,11 @@ class PlacedExecutor:
         else:
             self._here.stop(job, why, timed_out=timed_out, grace_s=grace_s)
 
-    def answer(self, job: int, lost: str | None) -> None:
+    def answer(self, job: int, reply: object) -> None:
         if job in self._there.running:
-            self._there.answer(job, lost)
+            self._there.answer(job, reply)
         else:
-            self._here.answer(job, lost)
+            self._here.answer(job, reply)
 
     def spare(self, node: str) -> None:
         self._here.spare(node)
@@ -103,3 +109,11 @@ class PlacedExecutor:
     def close(self) -> None:
         self._there.close()
         self._here.close()
+
+
+def _refuse_spread(node: Component, engine: AgentEngine) -> None:
+    if node.resources.spread and node.gang.size > 1 and not isinstance(engine, GangEngine):
+        raise PipelineError(
+            f"{node.name} asks for a machine for each of its {node.gang.size} replicas, which {engine.name} cannot "
+            f"promise. Leave spread=True out."
+        )

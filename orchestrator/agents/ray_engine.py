@@ -21,6 +21,7 @@ from spanwise.orchestrator.agents.engine import AgentLost
 from spanwise.orchestrator.agents.messages import Command, Ping, Prepare, Ready, Report
 from spanwise.orchestrator.errors import NodeFailed, SettingsError
 from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.rendezvous import ADDRESS, is_loopback
 from spanwise.orchestrator.resources import Resources
 
 NAMESPACE = "spanwise"
@@ -38,7 +39,7 @@ class RayEngine:
             import ray  # noqa: F401  no use; the error belongs here
         except ImportError as error:
             raise SettingsError(
-                "[executor] name = 'ray' needs Ray, which is not installed: pip install 'spanwise[ray]'"
+                "The executor 'ray' needs Ray, which is not installed: pip install 'spanwise[ray]'"
             ) from error
         self._address = address
         self._connected = False
@@ -52,16 +53,18 @@ class RayEngine:
         """Every field means something to Ray: an image is its `image_uri`."""
 
     def launch(self, mark: int, number: int, asked: Resources) -> RayLine:
+        self._connect()
+        return _launch(mark, number, asked, "SPREAD")
+
+    def reserve(self, mark: int, number: int, asked: Resources, count: int) -> RayReservation:
         ray = self._connect()
-        options: dict[str, Any] = {"num_cpus": 1 if asked.cpus is None else asked.cpus, "num_gpus": asked.gpus}
-        if asked.memory_bytes is not None:
-            options["memory"] = asked.memory_bytes
-        if asked.image:
-            options["runtime_env"] = {"image_uri": asked.image}
-        actor = ray.remote(AgentHost).options(
-            name=f"agent-{mark}-{number}", namespace=NAMESPACE, max_restarts=0, max_concurrency=4, **options
+        bundle = {"CPU": 1 if asked.cpus is None else asked.cpus, "GPU": asked.gpus, "memory": asked.memory_bytes}
+        group = ray.util.placement_group(
+            [{name: amount for name, amount in bundle.items() if amount}] * count,
+            strategy="STRICT_SPREAD" if asked.spread else "PACK",
+            name=f"gang-{mark}-{number}",
         )
-        return RayLine(actor.remote())
+        return RayReservation(group, mark, asked)
 
     def end_all(self, mark: int) -> list[str]:
         ray = self._connect()
@@ -91,10 +94,50 @@ class RayEngine:
                 except Exception as error:  # Ray raises many kinds, some of them of gRPC
                     raise AgentLost(
                         f"No Ray cluster answers at {self._address}: {str(error).strip()[:300]}. Start one, or name "
-                        f"one in spanwise.toml: [executor] address = 'HOST:6379'"
+                        f"another address: in spanwise.toml [executor] address = 'HOST:6379', or --cluster HOST:6379"
                     ) from error
                 self._connected = True
         return ray
+
+
+class RayReservation:
+    """A placement group: Ray removes it when its driver ends, which is the controller."""
+
+    def __init__(self, group: Any, mark: int, asked: Resources) -> None:
+        self._group = group
+        self._mark = mark
+        self._asked = asked
+
+    def launch(self, rank: int, number: int) -> RayLine:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        there = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=rank)
+        return _launch(self._mark, number, self._asked, there)
+
+    def release(self) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):  # the cluster is gone, and the places with it
+            ray.util.remove_placement_group(self._group)
+
+
+def _launch(mark: int, number: int, asked: Resources, where: Any) -> RayLine:
+    import ray
+
+    options: dict[str, Any] = {"num_cpus": 1 if asked.cpus is None else asked.cpus, "num_gpus": asked.gpus}
+    if asked.memory_bytes is not None:
+        options["memory"] = asked.memory_bytes
+    if asked.image:
+        options["runtime_env"] = {"image_uri": asked.image}
+    actor = ray.remote(AgentHost).options(
+        name=f"agent-{mark}-{number}",
+        namespace=NAMESPACE,
+        max_restarts=0,
+        max_concurrency=4,
+        scheduling_strategy=where,
+        **options,
+    )
+    return RayLine(actor.remote())
 
 
 class RayLine:
@@ -162,7 +205,7 @@ class RayLine:
         alive = {node["NodeID"]: node["Alive"] for node in ray.nodes()}
         if self._node and not alive.get(self._node, False):
             return AgentLost(f"Its machine is gone (Ray's node {self._node[:12]}).", "preempted")
-        return AgentLost(f"Its agent was killed: {text.strip().splitlines()[0] if text.strip() else error!r}")
+        return AgentLost(f"Its agent was killed: {text.strip().splitlines()[0] if text.strip() else error!r}", "died")
 
 
 class AgentHost:
@@ -175,9 +218,12 @@ class AgentHost:
         mine, theirs = socket.socketpair()
         theirs.set_inheritable(True)
         command = [sys.executable, "-m", "spanwise.orchestrator.agents.agent", str(theirs.fileno()), self._place]
+        address = ray.util.get_node_ip_address()
+        known = {} if is_loopback(address) else {ADDRESS: address}
         self._agent = subprocess.Popen(
-            [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-        )
+            [*command, str(os.getpid())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            env={**known, **os.environ},
+        )  # fmt: skip
         theirs.close()
         self._line = Connection(mine.detach())
         self._reports: list[tuple[int, Report]] = []

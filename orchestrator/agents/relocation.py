@@ -28,11 +28,13 @@ class Relocation:
 
     @classmethod
     def choose(cls, wanted: Prepare, folder: Path) -> Relocation:
-        """The same root if it is seen here, else one in the agent's own folder.
+        """The same root if it is seen here, or if none is needed, else one in the agent's own folder.
 
         Raises:
             NodeFailed: it is not seen, and there is no archive.
         """
+        if not wanted.root:
+            return cls(folder, folder, folder)
         theirs = Path(wanted.root)
         with contextlib.suppress(OSError):
             if Path(wanted.token_file).read_text(encoding="ascii") == wanted.token:
@@ -51,7 +53,7 @@ class Relocation:
     def arriving(self, job: NodeJob, log: Path) -> NodeJob:
         """The job as it is done here."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        moved = replace(job, log=str(log), scratch=str(self.work / f"{job.id}.scratch"))
+        moved = replace(job, log=str(log), scratch=str(self.work / f"{job.id}.scratch"), placed=True)
         if self.shared:
             return moved
         archive = _at(self.ours, job.archive)

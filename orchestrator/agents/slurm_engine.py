@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from spanwise.orchestrator.agents.engine import AgentLost, LossCause
+from spanwise.orchestrator.agents.engine import AgentLost
 from spanwise.orchestrator.agents.messages import Command, Ping, Prepare, Ready, Report
 from spanwise.orchestrator.agents.piped_line import PipedLine
 from spanwise.orchestrator.errors import NodeFailed, PipelineError, SettingsError
+from spanwise.orchestrator.job import FailureCause
 from spanwise.orchestrator.resources import Resources
 
 _COMMAND_S: Final = 30.0
@@ -175,14 +176,14 @@ def _environment() -> Mapping[str, str]:
     return {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or not k.startswith(("SLURM_", "SLURMD_"))}
 
 
-def _read_end(job: str) -> tuple[str, LossCause]:
+def _read_end(job: str) -> tuple[str, FailureCause]:
     """What has become of a job that has ended, or is about to."""
     deadline = time.monotonic() + _PROOF_S
     while True:
         try:
             found = re.search(r"\bJobState=(\w+)", _call("scontrol", "show", "job", "--oneliner", job))
         except NodeFailed as error:
-            return f"Its agent was lost, and Slurm does not say why: {error}", ""
+            return f"Its agent was lost, and Slurm does not say why: {error}", "died"
         state = found[1] if found else "UNKNOWN"
         if state not in _UNFINISHED or time.monotonic() > deadline:
             break
@@ -192,8 +193,8 @@ def _read_end(job: str) -> tuple[str, LossCause]:
     if state == "OUT_OF_MEMORY":
         return "Slurm has killed it, since its job used more memory than it had asked for", "memory"
     if state == "TIMEOUT":
-        return "Slurm has ended its job at the time limit of its partition", ""
-    return f"Its agent was lost: Slurm ended its job as {state}", ""
+        return "Slurm has ended its job at the time limit of its partition", "died"
+    return f"Its agent was lost: Slurm ended its job as {state}", "died"
 
 
 def _end(choose: Callable[[Mapping[str, str]], Sequence[str]]) -> list[str]:

@@ -45,6 +45,11 @@ class BucketArchive:
     home: ObjectUrl
     most_bytes: int = MOST_BYTES  #: copies below the root beyond this are removed
 
+    @property
+    def url(self) -> str:
+        """The place of the root."""
+        return str(self.home)
+
     def keep(self, folder: Path, content: str = "") -> None:
         """Writes the files of a new artifact, and its manifest last. `content` is its digest.
 

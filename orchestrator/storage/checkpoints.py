@@ -98,6 +98,16 @@ class StoredCheckpoints:
             return
         raise StorageError(f"{self.home / POINTER} is replaced all the time.")
 
+    def fetch(self, folder: Path) -> None:
+        """Makes a folder what was committed last, unless nothing was; excludes nobody.
+
+        Raises:
+            StorageError: the storage cannot be reached.
+        """
+        before, _ = self._read()
+        if before.files:
+            self._fetch(before, folder)
+
     def commit(self, folder: Path, *, settled: bool = False) -> bool:
         """Makes the files of a folder what the next attempt finds; `settled`: only if they do not change meanwhile.
 

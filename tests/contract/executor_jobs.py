@@ -1,7 +1,9 @@
 """Nodes for the contract of executors, which do what a job's `how` names, and jobs for them."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -169,6 +171,63 @@ def uses_too_much(tally, attempt):
 def lets_another_use_too_much(tally, attempt):
     script = "held = b'x' * 600_000_000; import time; time.sleep(1000)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def meets_its_gang(tally, attempt):
+    found = attempt.replica
+    sys.stdout.write(f"I am {found.rank}\nof {found.count}")
+    (tally.path / f"of-{found.rank}").touch()
+    said = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK")}
+    tally.note = json.dumps(found.gather({**said, "LOCAL_WORLD_SIZE": os.environ["LOCAL_WORLD_SIZE"]}))
+
+
+def serves_its_gang(tally, attempt):
+    """Rank 0 listens at the address that all of them were given."""
+    found = attempt.replica
+    if found.rank == 0:
+        with socket.create_server(("", found.port)) as server:
+            found.gather(None)
+            for _ in range(found.count - 1):
+                server.accept()[0].sendall(b"welcome")
+            found.gather(None)
+    else:
+        found.gather(None)
+        with socket.create_connection((found.host, found.port), timeout=60) as line:
+            assert line.recv(100) == b"welcome"
+        found.gather(None)
+
+
+def loses_rank_1(tally, attempt):
+    """The others notice, as in a collective operation."""
+    found = attempt.replica
+    pids = found.gather(os.getpid())
+    sys.stdout.write(f"pids {' '.join(map(str, pids))}\n")
+    found.gather(None)
+    if found.rank == 1:
+        killed(tally, attempt)
+    if found.rank == 2:
+        raise ConnectionResetError("rank 1 does not answer")
+    time.sleep(1000)
+
+
+def raises_in_rank_1(tally, attempt):
+    if attempt.replica.rank == 1:
+        raise ValueError("too small")
+    time.sleep(1000)
+
+
+def names_its_machine(tally, attempt):
+    tally.note = json.dumps(attempt.replica.gather(os.environ["RAY_RAYLET_PID"]))
+
+
+def leaves_rank_1_out(tally, attempt):
+    if attempt.replica.rank != 1:
+        attempt.replica.gather(None)
+
+
+def asks_in_each_rank(tally, attempt):
+    attempt.check_fence()
+    attempt.replica.gather(None)
 
 
 class Bench:

@@ -176,17 +176,21 @@ def while_a_worker_is_killed(graph, draw):
 def coordinated_reads(graph, draw):
     """Each round is of one worker, which gives its rounds in the order of the dataset, repeated for ever."""
     mode, consumers = draw(st.sampled_from(["off", "data"])), draw(st.integers(1, 3))
+    size = draw(st.integers(0, 3)) if graph.rows and not graph.batched else 0  # batches of rows travel in blocks
     rounds = 6
-    needed = 2 * rounds * consumers
+    needed = 2 * rounds * consumers * (size or 1)
     values = list(itertools.islice(endless_values(graph), needed))
     if len(values) < needed:  # nothing is repeated
         return
+    endless = graph.dataset.repeat()
+    if size:
+        endless = endless.batch(size)
+        values = [Group(values[at : at + size]) for at in range(0, needed, size)]
     shares = [values, values] if mode == "off" else [values[::2], values[1::2]]
     wanted = [[share[at : at + consumers] for at in range(0, rounds * consumers, consumers)] for share in shares]
     with pytest.MonkeyPatch.context() as patch:
         for module in (buffers, coordinated):
             patch.setattr(module, "MAX_ROUNDS_AHEAD", 8)
-        endless = graph.dataset.repeat()
         make = functools.partial(endless.distribute, running_service().target, mode, fresh_job())
         with Consumers(consumers, make) as reading:
             found = reading.read(rounds)

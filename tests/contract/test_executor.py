@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import Resources
+from spanwise.orchestrator.agents.engines import open_engine
 from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
+from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.agents.ray_engine import RayEngine
 from spanwise.orchestrator.agents.slurm_engine import SlurmEngine
 from spanwise.orchestrator.job import FenceQuery
@@ -67,13 +69,36 @@ def slurm(bench):
         yield executor
 
 
+@functools.cache
+def kubernetes_cluster():
+    """A cluster of its own; clients find it by KUBECONFIG."""
+    from tests.contract.kubernetes_cluster import KubernetesCluster
+
+    own = KubernetesCluster("a")
+    atexit.register(own.close)
+    os.environ["KUBECONFIG"] = str(own.kubeconfig)
+    return own
+
+
+@contextmanager
+def kubernetes(bench):
+    engine = open_engine("kubernetes:", PodSettings(template=kubernetes_cluster().write_template()))
+    with PlacedExecutor(bench.pipeline, engine, root=bench.root, away=bench.pipeline.order) as executor:
+        yield executor
+
+
 ON_RAY = pytest.param(ray, marks=pytest.mark.skipif("SPANWISE_TEST_RAY" not in os.environ, reason="make test-engines"))
 ON_SLURM = pytest.param(
     slurm, marks=pytest.mark.skipif("SPANWISE_TEST_SLURM" not in os.environ, reason="make test-engines")
 )
 
 
-@pytest.fixture(params=[local, ON_RAY, ON_SLURM], ids=lambda each: each.__name__)
+ON_KUBERNETES = pytest.param(
+    kubernetes, marks=pytest.mark.skipif("SPANWISE_TEST_KUBERNETES" not in os.environ, reason="make test-engines")
+)
+
+
+@pytest.fixture(params=[local, ON_RAY, ON_SLURM, ON_KUBERNETES], ids=lambda each: each.__name__)
 def opened(request):
     """Opens an executor for a bench."""
     return request.param

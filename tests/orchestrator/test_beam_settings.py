@@ -39,16 +39,23 @@ def test_a_runner_that_loses_results_is_refused(name):
             check_beam(BeamSettings(runner=given))
 
 
+def test_a_runner_whose_workers_see_no_file_of_a_node_is_refused():
+    """Those of Dataflow are Google's machines, wherever the root is; a job would fail there after minutes."""
+    for given in ("DataflowRunner", UNVERIFIED + "DataflowRunner"):
+        with pytest.raises(ParameterError, match="see neither a local root nor the copies"):
+            check_beam(BeamSettings(runner=given, options={"project": "p", "temp_location": "gs://b/tmp"}))
+
+
 def test_a_runner_that_nobody_verified_takes_a_word():
     """Nobody knows whether it makes the same bytes, so a person has to say that it may be used all the same."""
-    with pytest.raises(ParameterError, match=r"write 'unverified:DataflowRunner'"):
-        check_given("StatisticsGen", {"beam_runner": "DataflowRunner"})
+    with pytest.raises(ParameterError, match=r"write 'unverified:DirectRunner'"):
+        check_given("StatisticsGen", {"beam_runner": "DirectRunner"})
     with pytest.raises(ParameterError, match=r"Did you mean 'PrismRunner'"):
         check_beam(BeamSettings(runner="PrismRuner"))
     with pytest.raises(ParameterError, match=r"verified that mine\.PrismRunner"):
         check_beam(BeamSettings(runner="mine.PrismRunner"))
 
-    check_beam(BeamSettings(runner="unverified:DataflowRunner"))
+    check_beam(BeamSettings(runner="unverified:DirectRunner"))
     check_beam(BeamSettings(runner="apache_beam.runners.portability.prism_runner.PrismRunner"))
 
 
@@ -56,9 +63,9 @@ def test_only_an_unverified_runner_is_in_the_cache_key():
     """All others make the same bytes, so moving to another one computes nothing again."""
     assert unverified_part({"beam_runner": "PrismRunner"}, {}) == {}
     assert unverified_part({"beam_runner": None}, {"runner": "PrismRunner"}) == {}
-    assert unverified_part({"beam_runner": None}, {"runner": "unverified:DataflowRunner"}) == {"beam": "DataflowRunner"}
-    assert unverified_part({"beam_runner": "FnApiRunner"}, {"runner": "unverified:DataflowRunner"}) == {}
-    assert unverified_part({"size": 3}, {"runner": "unverified:DataflowRunner"}) == {}
+    assert unverified_part({"beam_runner": None}, {"runner": "unverified:DirectRunner"}) == {"beam": "DirectRunner"}
+    assert unverified_part({"beam_runner": "FnApiRunner"}, {"runner": "unverified:DirectRunner"}) == {}
+    assert unverified_part({"size": 3}, {"runner": "unverified:DirectRunner"}) == {}
 
 
 def test_an_option_that_beam_does_not_have_is_refused():
@@ -136,7 +143,7 @@ def test_variables_are_filled_in_where_the_node_runs(monkeypatch):
         ("FlinkRunner", {"flink_master": "example:8081", "environment_type": "LOOPBACK"}, True),
         ("SparkRunner", {"spark_master_url": "local[2]"}, True),
         ("SparkRunner", {"spark_master_url": "spark://example:7077"}, False),
-        ("unverified:DataflowRunner", {}, False),
+        ("unverified:DirectRunner", {}, False),
     ],
 )
 def test_where_the_workers_are(runner, options, here):

@@ -8,8 +8,10 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import traceback
 import types
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import cloudpickle
@@ -19,6 +21,8 @@ import pytest
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.user_code import Import, NameUse, Owner
+
+BEGUN, GO = threading.Event(), threading.Event()
 
 # --- whose code it is
 
@@ -302,3 +306,19 @@ def test_a_file_that_fails_leaves_no_half_module(tmp_path):
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             user_code.load_module("fails", str(tmp_path / "fails.py"))
+
+
+def test_a_thread_that_asks_for_a_file_meanwhile_gets_its_whole_module(tmp_path, monkeypatch):
+    """Workers of Beam are threads of one process, and several unpack the same functions at once."""
+    file = tmp_path / "slowly_loaded.py"
+    file.write_text(f"from {__name__} import BEGUN, GO\n\nBEGUN.set()\nGO.wait(60)\nVALUE = 1\n")
+    monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: user_code.load_module(file.stem, str(file)).VALUE)
+        assert BEGUN.wait(60)
+        second = threads.submit(lambda: user_code.load_module(file.stem, str(file)).VALUE)
+        wait([second], timeout=0.2)  # it would have failed by then
+        GO.set()
+
+        assert (first.result(), second.result()) == (1, 1)
+    del sys.modules[file.stem]

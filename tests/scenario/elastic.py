@@ -66,14 +66,15 @@ def job_of(root: Path, *, forever: bool) -> ElasticJob:
 
 
 def in_step(task):
-    (task.model_dir / str(task.rank)).write_text(os.environ["RANK"])
+    ranks = task.gather(os.environ["RANK"])
+    (task.model_dir / "ranks").write_text(json.dumps(ranks))
 
 
 def step(root: Path) -> None:
     lake = Lake(rows=ROWS, splits=["train"])
-    outcome = Bench(root).run(lake, Trainer(examples=lake["examples"], run_fn=in_step, workers=2))
+    outcome = Bench(root).run(lake, Trainer(examples=lake["examples"], run_fn=in_step, replicas=2))
     model = only(outcome.executions["Trainer"], "model")
-    say(json.dumps({file.name: file.read_text() for file in sorted(model.path.iterdir())}))
+    say((model.path / "ranks").read_text())
 
 
 def main(root: Path, *, forever: bool = False) -> None:

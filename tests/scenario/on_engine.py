@@ -1,4 +1,4 @@
-"""A run on an engine, in a process of its own: `python -m tests.scenario.on_engine ROOT ENGINE`.
+"""A run on an engine, in a process of its own: `python -m tests.scenario.on_engine ROOT ENGINE`; ENGINE#FILE has a template of pods.
 
 Its node names its process in the log, and ends once the file `go` is in the root.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from spanwise.orchestrator import Component, Output, Pipeline, Report
 from spanwise.orchestrator.agents.engines import open_engine
 from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
+from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import run
@@ -28,7 +29,9 @@ class Wait(Component):
 
 def main(root: Path, engine: str) -> None:
     pipeline = Pipeline("away", [Wait(root=str(root))])
-    with PlacedExecutor(pipeline, open_engine(engine), root=root, away=pipeline.order) as executor:
+    name, _, template = engine.partition("#")
+    pods = PodSettings(template=Path(template)) if template else None
+    with PlacedExecutor(pipeline, open_engine(name, pods), root=root, away=pipeline.order) as executor:
         store = open_store(str(root / "metadata.db"))
         outcome = run(
             pipeline,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator.mlmd import open_store
-from tests.contract.beam_engines import ENGINES, start
+from tests.contract.beam_engines import start, start_workers
 from tests.contract.object_storage import serve
 from tests.scenario.cli import call
 
@@ -62,6 +62,7 @@ def rows() -> Pipeline:
     ])
 """
 ON_BEAM = {"ExampleGen", "Query", "StatisticsGen", "QueryStatistics", "Transform", "BulkInferrer", "Evaluator"}
+PART = ("--to", "Transform")
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +72,20 @@ def expected(tmp_path_factory):
     return made(project)
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module")
+def expected_of_part(tmp_path_factory):
+    """The same of a part of the pipeline; what Transform can reuse names the folders of a run."""
+    return made(lay_out(tmp_path_factory.mktemp("part"), None, {}, *PART))
+
+
+@pytest.fixture(scope="module")
 def engine(request, tmp_path_factory):
     with start(request.param, tmp_path_factory.mktemp(request.param)) as options:
         yield options
 
 
-def lay_out(folder, root, beam):
+def lay_out(folder, root, beam, *words):
+    """The folder of a project whose pipeline has run, with these options, for one span."""
     data = folder / "data" / "1"
     data.mkdir(parents=True)
     for file in range(3):
@@ -92,7 +100,7 @@ def lay_out(folder, root, beam):
     table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in beam.items())
     place = f"root = {json.dumps(root)}\n" if root else ""
     (folder / "spanwise.toml").write_text(f"{place}\n[beam]\n{table}")
-    call(folder, "run", "rows.py", "--span", "1", "--jobs", "1", timeout_s=1800)
+    call(folder, "run", "rows.py", "--span", "1", "--jobs", "1", *words, timeout_s=1800)
     return folder
 
 
@@ -115,16 +123,45 @@ def worked_on_beam(project, runner):
     return {log.name.partition(".")[0] for log in logs if f"beam-job-started runner={runner}" in log.read_text()}
 
 
+def run_on(engine, environment, folder, where, *words):
+    """The folder of a project whose pipeline has run on the engine, with workers as the environment says."""
+    with start_workers(environment, folder) as workers:
+        beam = {**engine, **workers}
+        if where == "folder":
+            return lay_out(folder / "on", None, beam, *words)
+        with serve("s3" if "SPANWISE_TEST_S3" in os.environ else "moto") as home:
+            return lay_out(folder / "on", f"{home}/{uuid.uuid4().hex}", beam, *words)
+
+
 @pytest.mark.parametrize("where", ["folder", "s3"])
+@pytest.mark.parametrize("engine", ["prism", "flink", "spark"], indirect=True)
 def test_every_component_makes_the_bytes_of_a_run_without_beam(engine, expected, tmp_path, where):
     """Ingest from files and from a database, statistics, transform, predictions and evaluation."""
-    if where == "folder":
-        project = lay_out(tmp_path / "on", None, engine)
-    else:
-        with serve("s3" if "SPANWISE_TEST_S3" in os.environ else "moto") as home:
-            project = lay_out(tmp_path / "on", f"{home}/{uuid.uuid4().hex}", engine)
+    project = run_on(engine, "LOOPBACK", tmp_path, where)
 
     assert {node for node, _ in expected} >= ON_BEAM
     assert made(project) == expected
     if where == "folder":
         assert worked_on_beam(project, engine["runner"]) == ON_BEAM
+
+
+@pytest.mark.parametrize(
+    ("engine", "environment", "where"),
+    [
+        ("flink", "EXTERNAL", "folder"),
+        ("flink-cluster", "PROCESS", "folder"),
+        ("flink-cluster", "PROCESS", "s3"),
+        ("spark-cluster", "PROCESS", "folder"),
+        ("spark-cluster", "EXTERNAL", "s3"),
+    ],
+    indirect=["engine"],
+)
+def test_workers_in_other_processes_make_the_same_bytes(engine, expected_of_part, tmp_path, environment, where):
+    """Started by the engine or by a pool: they get the user's function, and read and write the files of the node."""
+    project = run_on(engine, environment, tmp_path, where, *PART)
+
+    assert {node for node, _ in expected_of_part} >= {"ExampleGen", "Transform"}
+    assert made(project) == expected_of_part
+    assert "Starting worker" in (tmp_path / "workers").read_text()
+    if where == "folder":
+        assert worked_on_beam(project, engine["runner"]) == {"ExampleGen", "Transform"}

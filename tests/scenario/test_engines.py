@@ -42,6 +42,20 @@ class OnSlurm:
         self.add = self._cluster.add
 
 
+class OnKubernetes:
+    """Its controllers have the rights of docs/deploy/kubernetes-nodes.yaml, and no more."""
+
+    def __init__(self, monkeypatch):
+        from tests.contract.kubernetes_cluster import KubernetesCluster
+
+        self._cluster = KubernetesCluster()
+        monkeypatch.setenv("KUBECONFIG", str(self._cluster.limited_kubeconfig()))
+        self.engine = f"kubernetes:default#{self._cluster.write_template()}"
+        self.close = self._cluster.close
+        self.kill = self._cluster.kill
+        self.add = self._cluster.add
+
+
 def on(engine):
     """Skipped where the engine is not asked for."""
     return pytest.param(
@@ -53,7 +67,7 @@ def on(engine):
     )
 
 
-@pytest.fixture(params=[on(OnRay), on(OnSlurm)])
+@pytest.fixture(params=[on(OnRay), on(OnSlurm), on(OnKubernetes)])
 def cluster(request, monkeypatch):
     """A cluster without machines."""
     cluster = request.param(monkeypatch)

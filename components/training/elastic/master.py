@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +13,12 @@ from spanwise.components.training.elastic import checkpoint
 from spanwise.components.training.elastic import requests as ask
 from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
 from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, VersionMetrics
+from spanwise.components.training.elastic.master_security import clients_of, secure
 from spanwise.components.training.elastic.parameters import Contribution, Parameters
 from spanwise.components.training.elastic.phases import Phases
 from spanwise.components.training.elastic.tasks import JobPlan, ShardTask, TaskKind, TaskTable
 from spanwise.orchestrator.errors import NodeFailed, ServiceError
-from spanwise.pipelines.input.service.wire.security import Security
+from spanwise.orchestrator.signature import stay_here
 from spanwise.pipelines.input.service.wire.server import Answer, FlightServer, Serving
 
 if TYPE_CHECKING:
@@ -41,17 +41,23 @@ class Master(Serving):
         folder: Path,
         describe: Callable[[ShardTask], str] = str,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        host: str = "127.0.0.1",
+        commit: Callable[[], None] = stay_here,
     ) -> None:
         """Starts the job, or resumes it from the checkpoint in `folder`.
 
         `init` returns the first parameters; `describe` names the rows of a task in messages;
-        `clock` times leases and checkpoints.
+        `clock` times leases and checkpoints. At another host than the loopback it speaks TLS; `commit` is called when
+        there is another checkpoint.
         """
         super().__init__()
         self.predictions = folder / "predictions"
         self.predictions.mkdir(parents=True, exist_ok=True)
         self.phases = Phases()  #: the sum over all workers
         self.workers: set[str] = set()  #: all that have requested a task
+        self._informed: set[str] = set()  # those that know that the job is over
+        self._commit = commit
         self.lost: list[str] = []  #: workers that died before the end
         self.refused = 0  #: reports under a lease that had expired
         self.stale = 0  #: gradients that were too old
@@ -89,11 +95,12 @@ class Master(Serving):
             for version in self.table.versions()
         }
         self._saved_at = self._clock()
-        self.security = Security(token=secrets.token_urlsafe(16))
+        security = secure(host)
+        self.security = clients_of(security)  #: what workers present, and whom they trust
         self._server = FlightServer(
-            "127.0.0.1",
+            host,
             0,
-            self.security,
+            security,
             actions={
                 ask.GetTask.kind: (ask.GetTask, self._get_task),
                 ask.JobHeartbeat.kind: (ask.JobHeartbeat, self._heartbeat),
@@ -124,6 +131,11 @@ class Master(Serving):
         """Waits until the job is over, at most `timeout_s`; returns whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_over, timeout_s)
+
+    def wait_informed(self, timeout_s: float) -> None:
+        """Waits until each worker that is left knows that the job is over, at most `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.workers - set(self.lost) <= self._informed, timeout_s)
 
     def lose(self, worker: str) -> tuple[ShardTask, ...]:
         """Puts back the tasks of a worker that died, and returns them."""
@@ -161,6 +173,7 @@ class Master(Serving):
             for version, values in self._models.items():
                 arrays |= _add_prefix(f"m{version}", values)
         checkpoint.write(self._path, facts, arrays)
+        self._commit()
 
     def outcome(self) -> ElasticOutcome:
         """The result of the job.
@@ -211,8 +224,11 @@ class Master(Serving):
                 if lease is not None:
                     return ask.LeasedTask(lease=lease.number, counted=lease.counted, task=lease.task), b""
                 if not self._changed.wait(deadline - time.monotonic()):
-                    return ask.LeasedTask(is_over=self.is_over), b""
-            return ask.LeasedTask(is_over=True), b""
+                    break
+            if self.is_over:
+                self._informed.add(request.worker)
+                self._changed.notify_all()
+            return ask.LeasedTask(is_over=self.is_over), b""
 
     def _heartbeat(self, request: ask.JobHeartbeat, _: bytes) -> Answer:
         with self._changed:

@@ -5,21 +5,33 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spanwise.components import rows
 from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, JobKind
 from spanwise.components.training.elastic.master import Master
 from spanwise.components.training.elastic.tasks import JobPlan, ShardTask, TaskKind
-from spanwise.components.training.elastic.worker import Assignment
+from spanwise.components.training.elastic.worker import Assignment, MasterConnection, work
 from spanwise.components.training.elastic.worker_input import build_task_graph
 from spanwise.components.training.elastic.worker_processes import GRACE_S, WorkerProcesses
 from spanwise.orchestrator.errors import NodeFailed, ParameterError
+from spanwise.orchestrator.replica import Gather
 from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.service.wire.security import Security
 
 if TYPE_CHECKING:
     from spanwise.components.training.trainer_task import TrainerTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterAddress:
+    """What a worker needs to connect to its master."""
+
+    target: str
+    security: Security = field(repr=False)
+
 
 POLL_S: Final = 0.05
 """How often the workers are checked."""
@@ -41,23 +53,17 @@ def run_job(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
     for reading in readings.values():
         # raises before anything is started
         build_task_graph(reading, job.dataset_fn, job.seed, in_order=job.predict is not None)
-    shipment = ship(job)
     with Master(
-        job, plan_of(job, readings), lambda: job.init(task), task.checkpoints / "elastic", _describer(readings)
-    ) as master:
-
-        def input_of(name: str, place: int) -> bytes:  # noqa: ARG001  the same for all
-            return pickle.dumps(
-                Assignment(worker=name, target=master.target, security=master.security, readings=readings, job=shipment)
-            )
-
+        job, plan_of(job, readings), lambda: job.init(task), task.checkpoints / "elastic", _describer(readings),
+        host=task.place.host, commit=task.commit_checkpoints,
+    ) as master:  # fmt: skip
         if master.is_resumed:
             facts = {"version": master.parameters.version, "tasks_done": master.table.done.total()}
             log.info("job-resumed", extra=facts)
-        program = "from spanwise.components.training.elastic.worker import main; main(parent)"
-        with WorkerProcesses(program, input_of) as processes:
-            _supervise(master, processes, task.workers)
-            processes.stop(GRACE_S)
+        if task.place.count > 1:
+            _serve_placed(master, task.place.gather)
+        else:
+            _run_beside(master, job, readings, task.workers)
         outcome = master.outcome()
         master.save()
         log.info("job-finished", extra=_facts_of(master, job, task.workers))
@@ -65,6 +71,62 @@ def run_job(job: ElasticJob, task: TrainerTask) -> ElasticOutcome:
         log.info("version-evaluated", extra={"version": each.version, "metrics": each.metrics})
     job.save(task, outcome)
     return outcome
+
+
+def join_job(job: ElasticJob, task: TrainerTask) -> None:
+    """Works for the master of this job, wherever that is, until the job is over.
+
+    Raises:
+        Unreachable: the master is gone.
+    """
+    (master,) = task.place.gather(None)
+    if master is None:
+        return  # it was over before this worker had begun
+    assert isinstance(master, MasterAddress), "said by the master"
+    name = worker_name(task.place.rank, task.place.start)
+    log.info("worker-joined", extra={"worker": name, "master": master.target})
+    work(job, MasterConnection(worker=name, target=master.target, security=master.security), readings_of(job, task))
+
+
+def _serve_placed(master: Master, announce: Gather) -> None:
+    """Serves workers that the executor places and replaces; the successor of a worker says that it has died."""
+    announce(MasterAddress(target=master.target, security=master.security))
+    newest: dict[str, str] = {}
+    while not master.wait(POLL_S):
+        master.tick()
+        for name in sorted(master.workers):
+            place = name.partition(" (")[0]
+            before = newest.get(place)
+            if before is None or _start_of(name) > _start_of(before):
+                newest[place] = name
+                if before is not None:
+                    master.lose(before)
+    announce(None)
+    master.wait_informed(GRACE_S)
+
+
+def worker_name(rank: int, start: int) -> str:
+    """As `WorkerProcesses` names them: `worker 1`, and its successors `worker 1 (2)`."""
+    return f"worker {rank}" + (f" ({start})" if start > 1 else "")
+
+
+def _start_of(name: str) -> int:
+    return int(name.partition(" (")[2].rstrip(")") or 1)
+
+
+def _run_beside(master: Master, job: ElasticJob, readings: Mapping[TaskKind, Parquet], workers: int) -> None:
+    """Runs workers in processes of this machine, below this one."""
+    shipment = ship(job)
+
+    def input_of(name: str, place: int) -> bytes:  # noqa: ARG001  the same for all
+        return pickle.dumps(
+            Assignment(worker=name, target=master.target, security=master.security, readings=readings, job=shipment)
+        )
+
+    program = "from spanwise.components.training.elastic.worker import main; main(parent)"
+    with WorkerProcesses(program, input_of) as processes:
+        _supervise(master, processes, workers)
+        processes.stop(GRACE_S)
 
 
 def readings_of(job: ElasticJob, task: TrainerTask) -> dict[TaskKind, Parquet]:

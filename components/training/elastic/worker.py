@@ -42,12 +42,18 @@ _Answer = TypeVar("_Answer", bound=ServiceMessage)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """The input of a worker process."""
+class MasterConnection:
+    """Who a worker is, and how it reaches its master."""
 
     worker: str
     target: str  #: the master's address
     security: Security
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment(MasterConnection):
+    """The input of a worker process."""
+
     readings: Mapping[TaskKind, Parquet]  #: the rows of the splits
     job: Shipment
 
@@ -304,12 +310,21 @@ def run_worker(assignment: Assignment) -> None:
     """
     job = user_code.unpack(assignment.job)
     assert isinstance(job, ElasticJob), "sent by the master"
+    work(job, assignment, assignment.readings)
+
+
+def work(job: ElasticJob, to: MasterConnection, readings: Mapping[TaskKind, Parquet]) -> None:
+    """Does the tasks of a job in this process until the job is over.
+
+    Raises:
+        Unreachable: the master is gone.
+    """
 
     def client() -> MasterClient:
-        return MasterClient(assignment.worker, assignment.target, assignment.security)
+        return MasterClient(to.worker, to.target, to.security)
 
     with closing(client()) as own, closing(client()) as pulse, closing(WorkerPulse(pulse, job.lease_s / 3)):
-        TrainingWorker(job, assignment.readings, own).run()
+        TrainingWorker(job, readings, own).run()
 
 
 def main(parent: int) -> None:

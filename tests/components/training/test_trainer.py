@@ -1,6 +1,9 @@
 """Trainer: the user's function gets the window and leaves a model."""
 
 import json
+import os
+import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from spanwise.components.training.prepared_spans import SnapshotTally
 from spanwise.components.training.row_weights import check_weights
 from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.orchestrator import Component, Model, Output, Retry, State, past
-from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import ParameterError, PipelineError
 from spanwise.resolvers import Latest
 from tests.components.flow import Bench, Lake, only, written
 
@@ -245,3 +248,56 @@ def test_an_elastic_job_reads_the_weight_with_its_columns(tmp_path):
     (reading,) = readings_of(job, task).values()
 
     assert reading.row_schema.names == ["x", "w"]
+
+
+def note_shares(task):
+    """Every replica tells what it has read, and rank 0 writes it down."""
+    read = [x for batch in task.share("train", ["x"]).batch(2).as_numpy() for x in batch["x"].tolist()]
+    (task.model_dir / f"of-{task.rank}").touch()
+    (task.model_dir / "shares").write_text(json.dumps([task.replicas, task.gather(read)]))
+
+
+def test_each_replica_reads_its_share_and_rank_0_writes_the_model(tmp_path):
+    """What others write below `model_dir` is not in the model."""
+    execution = Bench(tmp_path).run(*trainer(note_shares, replicas=3)).executions["Trainer"]
+
+    model = only(execution, "model")
+    assert json.loads((model.path / "shares").read_text()) == [3, [[1], [2], [3, 4]]]
+    assert sorted(path.name for path in model.path.iterdir()) == ["of-0", "shares"]
+    assert model.properties["spans"] == [1, 2]
+
+
+def fail_in_the_middle(task):
+    """Each replica goes on where it was, if rank 1 is killed after the second of its four batches."""
+    iterator = task.share("train", ["x"]).batch(1).as_numpy().iterator()
+    learned = task.load_checkpoint(iterator) or []
+    for batch in iterator:
+        learned.append(task.gather(int(batch["x"][0])))
+        task.save_checkpoint(learned, iterator)
+        if task.rank == 1 and task.attempt == 1 and len(learned) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+    (task.model_dir / "learned").write_text(json.dumps(learned))
+
+
+def test_after_a_kill_all_replicas_continue_from_one_checkpoint(tmp_path):
+    """The model of the second attempt has each row once, in the steps of an undisturbed training."""
+    lake = Lake(rows={1: {"x": list(range(8))}}, splits=["train"])
+    nodes = [lake, Trainer(examples=lake["examples"], run_fn=fail_in_the_middle, replicas=2, retry=Retry(times=1))]
+
+    execution = Bench(tmp_path).run(*nodes).executions["Trainer"]
+
+    assert execution.attempt == 2
+    assert json.loads((only(execution, "model").path / "learned").read_text()) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"replicas": 0}, "Trainer needs at least 1 replica; found replicas=0."),
+        ({"workers": 2}, "To call a function in several processes at once: replicas=2."),
+    ],
+)
+def test_processes_that_cannot_be_are_refused(arguments, message):
+    """When the pipeline is written."""
+    with pytest.raises(PipelineError, match=re.escape(message)):
+        trainer(**arguments)

@@ -1,0 +1,261 @@
+"""Small Kubernetes clusters on this machine for tests: the real etcd, API server and controllers, and stand-ins for machines.
+
+SPANWISE_TEST_KUBERNETES is the program that tests/contract/kubernetes.sh builds. Needs root, for cgroups.
+"""
+
+import contextlib
+import datetime as dt
+import ipaddress
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import requests
+import yaml
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
+CONTROLLERS = (
+    "garbage-collector-controller,job-controller,namespace-controller,pod-garbage-collector-controller,"
+    "serviceaccount-controller,ttl-after-finished-controller"
+)
+TEMPLATE = """\
+kind: Pod
+spec:
+  hostPID: {host_pid}  # the tests look for processes by their ids
+  containers:
+    - name: agent
+      image: none
+      command: [{python}]
+      env:
+        - {{name: HOME, value: "{home}"}}
+"""
+
+
+class KubernetesCluster:
+    """A control plane, and machines of these names; KUBECONFIG is the file by which clients find it."""
+
+    def __init__(self, *names):
+        self._folder = Path(tempfile.mkdtemp(prefix="kubernetes-", dir="/tmp"))
+        self._running = {}
+        self._token = secrets.token_hex(16)
+        self.kubeconfig = self._folder / "kubeconfig"
+        self.authority = self._folder / "ca.crt"
+        try:
+            self._start()
+            for name in names:
+                self.add(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self):
+        _certify(self._folder)
+        etcd, peers, port, manager = _free_ports(4)
+        self.address = f"https://127.0.0.1:{port}"
+        database, folder = f"http://127.0.0.1:{etcd}", self._folder
+        (folder / "tokens").write_text(f'{self._token},admin,admin,"system:masters"\n')
+        self.write_kubeconfig(self.kubeconfig, self._token)
+        self._run(
+            "etcd", "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={database}",
+            f"--advertise-client-urls={database}", f"--listen-peer-urls=http://127.0.0.1:{peers}",
+            "--log-level=error",
+        )  # fmt: skip
+        program = os.environ["SPANWISE_TEST_KUBERNETES"]
+        self._run(
+            "apiserver", program, "kube-apiserver", f"--etcd-servers={database}", "--bind-address=127.0.0.1",
+            f"--secure-port={port}", f"--tls-cert-file={folder}/server.crt", f"--tls-private-key-file={folder}/server.key",
+            f"--kubelet-certificate-authority={folder}/ca.crt", f"--token-auth-file={folder}/tokens",
+            "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none",
+            "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={folder}/server.key",
+            f"--service-account-signing-key-file={folder}/server.key", "--profiling=false",
+        )  # fmt: skip
+        _until(self._is_ready)
+        self._run(
+            "controllers", program, "kube-controller-manager", f"--kubeconfig={self.kubeconfig}",
+            f"--controllers={CONTROLLERS}", "--leader-elect=false", "--bind-address=127.0.0.1",
+            f"--secure-port={manager}", f"--cert-dir={folder}/controllers",
+        )  # fmt: skip
+        _until(lambda: self.call("GET", "/api/v1/namespaces/default/serviceaccounts/default").get("kind") != "Status")
+
+    def _is_ready(self):
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.address}/readyz", verify=self.authority, timeout=5).ok
+        return False
+
+    def write_kubeconfig(self, file, token, namespace="default"):
+        """A configuration of a client with this token."""
+        configuration = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "test", "cluster": {"server": self.address, "certificate-authority": f"{self._folder}/ca.crt"}}
+            ],
+            "users": [{"name": "user", "user": {"token": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user", "namespace": namespace}}],
+            "current-context": "test",
+        }
+        file.write_text(json.dumps(configuration))
+
+    def apply(self, manifests, namespace="default"):
+        """Creates what manifests say."""
+        for manifest in manifests:
+            answer = self.call("POST", path_of(manifest, namespace), manifest)
+            assert answer["kind"] == manifest["kind"] or answer["reason"] == "AlreadyExists", answer
+
+    def limited_kubeconfig(self, namespace="default"):
+        """The configuration of a controller that may do what docs/deploy/kubernetes-nodes.yaml says."""
+        self.apply(yaml.safe_load_all((DEPLOY / "kubernetes-nodes.yaml").read_text()), namespace)
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/spanwise/token"
+        token = self.call("POST", account, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+        file = self._folder / f"limited-{namespace}"
+        self.write_kubeconfig(file, token, namespace)
+        return file
+
+    def write_template(self, host_pid=True):
+        """A template whose pods run in this Python, without an image."""
+        file = self._folder / f"pod-{host_pid}.yaml"
+        file.write_text(TEMPLATE.format(host_pid=str(host_pid).lower(), python=sys.executable, home=Path.home()))
+        return file
+
+    def add(self, name, cpus=4, *labels):
+        """Starts a machine."""
+        self._run(
+            name, sys.executable, "-m", "tests.contract.kubelet", self.address, self._token, str(self._folder), name,
+            str(cpus), *labels,
+        )  # fmt: skip
+        _until(lambda: "capacity" in self.call("GET", f"/api/v1/nodes/{name}").get("status", {}))
+
+    def kill(self, name):
+        """What becomes of a machine that is taken away: all its processes are gone at once, and then its object."""
+        machine = self._running.pop(name)
+        pods = self.call("GET", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}")["items"]
+        machine.kill()
+        machine.wait()
+        for pod in pods:
+            end_group(pod["metadata"]["uid"])
+        self.call("DELETE", f"/api/v1/nodes/{name}")
+
+    def call(self, method, path, body=None):
+        """What the API server answers, also if it is an error."""
+        answer = requests.request(
+            method, self.address + path, json=body, verify=self.authority, timeout=30,
+            headers={"Authorization": f"Bearer {self._token}"},
+        )  # fmt: skip
+        return answer.json()
+
+    def stop(self, name):
+        """Kills a server; `restart` starts it again."""
+        running = self._running[name]
+        running.kill()
+        running.wait()
+
+    def restart(self, name):
+        """Starts a server that was stopped."""
+        self._run(name, *self._running[name].args)
+        _until(self._is_ready)
+
+    def close(self):
+        for name in reversed(list(self._running)):
+            running = self._running.pop(name)
+            running.terminate()
+            try:
+                running.wait(20)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self, name, *command):
+        with (self._folder / f"{name}.out").open("ab") as out:
+            self._running[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                cwd=Path(__file__).parents[2],
+            )  # fmt: skip
+
+
+def path_of(manifest, namespace):
+    """Where objects of its kind are."""
+    version, kind = manifest["apiVersion"], manifest["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/{namespace}/{plural}"
+
+
+def end_group(uid):
+    """Ends all that runs in the cgroup of a pod."""
+    for folder in Path("/sys/fs/cgroup").glob(f"**/spanwise-test-{uid}"):
+        while pids := (folder / "cgroup.procs").read_text().split():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.02)
+        folder.rmdir()
+
+
+def _certify(folder):
+    """Makes an authority, and a certificate of it for this machine."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+    from cryptography.x509.oid import NameOID
+
+    def name(text):
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    today = dt.datetime.now(dt.UTC)
+    authority, key = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
+
+    def certificate(subject, public, **extensions):
+        made = x509.CertificateBuilder().subject_name(name(subject)).issuer_name(name("authority")).public_key(public)
+        made = made.serial_number(x509.random_serial_number()).not_valid_before(today - dt.timedelta(days=1))
+        made = made.not_valid_after(today + dt.timedelta(days=7))
+        for extension in extensions.values():
+            made = made.add_extension(extension, critical=False)
+        return made.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    usage = {each: each == "key_cert_sign" for each in (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )}  # fmt: skip
+    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    (folder / "ca.crt").write_bytes(
+        certificate(
+            "authority", authority.public_key(), basic=x509.BasicConstraints(ca=True, path_length=None),
+            usage=x509.KeyUsage(**usage), key=identifier,
+        )
+    )  # fmt: skip
+    (folder / "server.crt").write_bytes(
+        certificate(
+            "server", key.public_key(), names=x509.SubjectAlternativeName(names),
+            key=x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+        )
+    )  # fmt: skip
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    (folder / "server.key").write_bytes(private)
+
+
+def _free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _until(condition, within_s=180.0):
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "Kubernetes did not start"
+        time.sleep(0.2)
