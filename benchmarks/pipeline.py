@@ -63,6 +63,10 @@ def measured(rows: Sequence[int] = ROWS) -> Iterator[Figure]:
         )
         yield Figure(name="the same: processor", value=ran.cpu_s, unit="s")
         yield at_most("the same: peak memory of a process", ran.peak_bytes / 1e6, "MB", 500)
+        if len(taken) > 1:
+            before, rows_before = taken[-2].cpu_s, rows[len(taken) - 2]
+            cost = ran.cpu_s / count / (before / rows_before)
+            yield at_most(f"processor a row, {count / 1e6:g} M rows to {rows_before / 1e6:g} M", cost, "x", 1.1)
     if len(rows) > 1:
         yield growth("nine nodes, by rows", rows, [ran.cpu_s for ran in taken])
 

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from pyarrow import flight
 from benchmarks.figures import Figure, at_least, at_most, median_s, show
 from benchmarks.input_peers import features, rate
 from spanwise.pipelines.input import sources
+from spanwise.pipelines.input.flow import AnyFlow
 from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.dispatcher.journal import Journal
@@ -52,6 +54,7 @@ ROWS = 2_000_000
 COLUMNS = 12
 FILE_ROWS = 65_536
 PASSES = 4
+REPLICAS = 2
 WORKERS = 2
 BATCHES = (1_024, 16_384)
 SPLITS = 20_000
@@ -67,6 +70,7 @@ def measured(python: str | None) -> Iterator[Figure]:
         rates: dict[int, float] = {}
         for rows in BATCHES:
             rates[rows] = yield from _read(files, rows)
+        yield from _together(files)
         yield from _apart(files)
         yield from _splits(Path(name))
         yield _start(Path(name))
@@ -146,6 +150,10 @@ def _read(files: list[str], rows: int) -> Generator[Figure, None, float]:
     return found["ours"]
 
 
+def _count_bare(ports: list[str], rows: int) -> int:
+    return sum(_bare(ports, rows))
+
+
 def _bare(ports: list[str], rows: int) -> Iterator[int]:
     counts = [0] * len(ports)
 
@@ -160,6 +168,48 @@ def _bare(ports: list[str], rows: int) -> Iterator[int]:
     for thread in threads:
         thread.join()
     yield from counts
+
+
+class Replicas(contextlib.ExitStack):
+    """Consumers of a coordinated read, each in a thread of its own."""
+
+    def __init__(self, dataset: AnyFlow, target: str) -> None:
+        super().__init__()
+        self._iterators = [
+            self.enter_context(
+                dataset.distribute(target, job_name="steps", consumer_index=index, num_consumers=REPLICAS).iterator()
+            )
+            for index in range(REPLICAS)
+        ]
+        self._threads = self.enter_context(ThreadPoolExecutor(REPLICAS))
+
+    def read(self, rounds: int) -> int:
+        """The rows of so many rounds."""
+        return sum(self._threads.map(lambda each: sum(b.num_rows for b in islice(each, rounds)), self._iterators))
+
+
+def _together(files: list[str]) -> Iterator[Figure]:
+    """Rounds as a long training reads them: the first ones, in which buffers fill, are not counted."""
+    table = from_arrow_files(files).repeat().map(features, vectorized=True, stateless=True)
+    for rows in BATCHES:
+        rounds = ROWS * PASSES // (rows * REPLICAS)
+        best: dict[str, float] = {}
+        for _ in range(4):  # in turns, as above
+            with Served() as service, Replicas(table.batch(rows), service.target) as replicas:
+                replicas.read(rounds)
+                best["ours"] = max(best.get("ours", 0.0), *(_rate(replicas.read, rounds) for _ in range(3)))
+            with Served(0) as service:
+                ports = [service.start("benchmarks.service_flight", *files[n::WORKERS]) for n in range(WORKERS)]
+                best["bare"] = max(best.get("bare", 0.0), *(_rate(_count_bare, ports, rows) for _ in range(4)))
+        name = f"coordinated reads, batches of {rows:,}"
+        yield Figure(name=name, value=best["ours"], unit="M rows/s")
+        yield at_least(f"{name}, to bare Flight", best["ours"] / best["bare"], "x", 0.7)
+
+
+def _rate(read: Callable[..., int], *arguments: object) -> float:
+    begun = time.perf_counter()
+    rows = read(*arguments)
+    return rows / (time.perf_counter() - begun) / 1e6
 
 
 # Reading without shared memory.
@@ -307,7 +357,11 @@ def _crowd() -> Iterator[Figure]:
         ]
         for each in crowd:
             service.callback(each.terminate)
+        for each in crowd:
+            assert each.stdout is not None
+            each.stdout.readline()
         begun = time.perf_counter()
+        _go_on(crowd)
         fed = sum(_read_count(each) for each in crowd)
         yield at_least(f"of {CROWD:,} consumers at once, those with an element", fed, "", CROWD)
         yield at_most("until all of them have one", time.perf_counter() - begun, "s", 10)
@@ -322,9 +376,13 @@ def _crowd() -> Iterator[Figure]:
         for name, pid in zip(("dispatcher", "worker"), service.pids, strict=False):
             yield Figure(name=f"threads of the {name}", value=_of_process(pid, "Threads"), unit="")
             yield at_most(f"memory of the {name}", _of_process(pid, "VmHWM") / 1024, "MiB", 1024)
-        for each in crowd:
-            print(file=each.stdin, flush=True)
+        _go_on(crowd)
         yield at_least("consumers with another element after 5 s", sum(_read_count(each) for each in crowd), "", CROWD)
+
+
+def _go_on(crowd: Iterable[subprocess.Popen[str]]) -> None:
+    for each in crowd:
+        print(file=each.stdin, flush=True)
 
 
 def _read_count(process: subprocess.Popen[str]) -> int:
@@ -347,6 +405,8 @@ def consume(target: str) -> None:
     """A part of the crowd, in this process: says how many have got an element, and then another one."""
     dataset = sources.range(1 << 40).map(_slow).distribute(target, "dynamic", "crowd")
     consumers = [dataset.iterator(epoch=0) for _ in range(CROWD // CROWD_PROCESSES)]
+    print("ready", flush=True)
+    sys.stdin.readline()
     for wait_s in (5.0, 0.0):
         with ThreadPoolExecutor(len(consumers)) as threads:
             print(len(list(threads.map(next, consumers))), flush=True)

@@ -20,7 +20,7 @@ class PushRecord:
     content: str  #: its digest
     run: str  #: `pipeline/number`
     node: str
-    home: str  #: the folder of the pipeline's artifacts; distinguishes installations with pipelines of the same name
+    home: str  #: folder or URL of the pipeline's artifacts; distinguishes installations with pipelines of the same name
     at: str  #: ISO 8601, UTC
     root: str = ""  #: the identity of the root; it stays the same when the root is moved
 

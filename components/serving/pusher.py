@@ -13,7 +13,7 @@ from typing import ClassVar
 from spanwise.components.serving.bucket_push import push_to_bucket
 from spanwise.components.serving.folder_push import push_to_folder
 from spanwise.components.serving.pushed_versions import PushedVersion, PushRecord
-from spanwise.orchestrator.artifact import Blessing, InfraBlessing, Model, PushedModel
+from spanwise.orchestrator.artifact import ArtifactArchive, Blessing, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.run import Trigger
@@ -96,8 +96,8 @@ class Pusher(Component):
         else:
             if not connected and not person and overruled is None:
                 log.warning("evaluation-skipped", extra={"model": model.name, "reason": "no blessing is connected"})
-            home = str(pushed_model.path.parents[2])
-            version, skipped = push(model, destination, attempt, home=home, keep_versions=keep_versions)
+            home, root = _find_home(pushed_model.path.parents[2], model.archive)
+            version, skipped = push(model, destination, attempt, home=home, root=root, keep_versions=keep_versions)
             pushed_model.reason = skipped or person
             pushed_model.pushed_version = str(version.version)
             pushed_model.pushed_destination = str(version.place)
@@ -108,9 +108,17 @@ class Pusher(Component):
 
 
 def push(
-    model: Model, destination: str | Path, attempt: Attempt, *, home: str, keep_versions: int | None = None
+    model: Model,
+    destination: str | Path,
+    attempt: Attempt,
+    *,
+    home: str,
+    root: str = "",
+    keep_versions: int | None = None,
 ) -> tuple[PushedVersion, str | None]:
     """Copies the model to a new version; returns that version, or an existing one with the reason to skip the push.
+
+    `home` and `root` are those of the `PushRecord`.
 
     Raises:
         Fenced: the run has lost its pipeline to another; nothing was pushed.
@@ -123,12 +131,19 @@ def push(
         node=attempt.node,
         home=home,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
-        root=_identity(Path(home).parent),
+        root=root,
     )
     if is_object_url(str(destination)):
         return push_to_bucket(model, parse_url(str(destination)), attempt, mine, keep_versions=keep_versions)
     top = Path(destination).expanduser().absolute()
     return push_to_folder(model, top, attempt, mine, keep_versions=keep_versions)
+
+
+def _find_home(folder: Path, archive: ArtifactArchive | None) -> tuple[str, str]:
+    """The home of a pipeline, and the identity of its root: the same on every host that sees the root."""
+    if archive is None:
+        return str(folder), _identity(folder.parent)
+    return f"{archive.url}/{folder.name}", archive.claimed_by() or ""
 
 
 def _identity(root: Path) -> str:

@@ -173,6 +173,7 @@ class SchedulerLoop:
             return
         try:
             with root.open_for_writing(self._settings) as store:
+                now, monotonic = self._clock.now(), self._clock.monotonic()  # it may have answered late
                 self._beat(store, now, monotonic)
                 self._apply_descriptions(described, store, now)
                 for one in [one for one in self.schedulers.values() if one.ready(now, monotonic)]:

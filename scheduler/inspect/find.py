@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -31,14 +32,17 @@ def run(store: Store, reference: str) -> Run:
     Raises:
         NotRecorded: there is none; the message names the closest match.
     """
-    pipelines = store.pipelines()
-    if not pipelines:
-        raise NotRecorded("Nothing has run here yet. Start a run: spanwise run FILE")
     pipeline, slash, number = reference.rpartition("/")
     if slash and _is_number(number):
+        with suppress(NotRecorded):
+            return store.run(pipeline, int(number))
+    elif (newest := next(store.runs(reference), None)) is not None:
+        return newest
+    pipelines = store.pipelines()  # all of them, for the message; there may be a thousand
+    if not pipelines:
+        raise NotRecorded("Nothing has run here yet. Start a run: spanwise run FILE")
+    if slash and _is_number(number):
         return store.run(_known(pipelines, pipeline), int(number))
-    if reference in pipelines:
-        return next(store.runs(reference))
     if _is_number(reference):
         if len(pipelines) > 1:
             choices = ", ".join(f"{name}/{reference}" for name in pipelines)
@@ -80,8 +84,10 @@ def pipeline_or_file(
 
 def runs(store: Store, pipeline: str | None, limit: int) -> list[Run]:
     """The newest runs of one pipeline, or of all, newest first."""
-    names = store.pipelines() if pipeline is None else [_known(store.pipelines(), pipeline)]
+    names = store.pipelines() if pipeline is None else [pipeline]
     found = [run for name in names for run in itertools.islice(store.runs(name), limit)]
+    if not found and pipeline is not None:
+        _known(store.pipelines(), pipeline)
     return sorted(found, key=lambda r: (r.started is not None, r.started, r.number), reverse=True)[:limit]
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s
 from spanwise.scheduler.ledger.ticks import list_ticks
@@ -21,8 +21,11 @@ def list_past_runs(store: Store, key: str, limit: int = HISTORY, *, nodes: bool 
     Partial runs, those that ingest for a backfill included, and those that failed or were ended, are left out: they say
     little of how long a run takes. Where the parts of a pipeline are scheduled, it is those of the part.
     """
-    scheduled = [run for run in _list_scheduled(store, key, limit) if _counts(run, key)]
-    recent = [run for run in itertools.islice(store.runs(pipeline_of(key)), 3 * limit) if _counts(run, key)]
+    newest = list(itertools.islice(store.runs(pipeline_of(key)), 3 * limit))
+    recent = [run for run in newest if _counts(run, key)]
+    scheduled = [run for run in recent if run.trigger is Trigger.SCHEDULE and _is_of(run, key)]
+    if len(newest) == 3 * limit and len(scheduled) < limit:  # others have crowded them out; a tick takes ten questions
+        scheduled = [run for run in _list_scheduled(store, key, limit) if _counts(run, key)]
     found = sorted({run.number: run for run in (*recent, *scheduled)}.values(), key=lambda run: -run.number)
     whole = set((scheduled or _list_widest(found) or [Run(pipeline=pipeline_of(key))])[0].nodes)
     same = [run for run in found if set(run.nodes) == whole][:limit]
@@ -46,8 +49,12 @@ def _list_widest(runs: Sequence[Run]) -> list[Run]:
 
 
 def _counts(run: Run, key: str) -> bool:
-    whole = parse_cause(run.pipeline, run.cause)[0] == key if part_of(key) not in (WHOLE, DATA) else run.base is None
+    whole = _is_of(run, key) if part_of(key) not in (WHOLE, DATA) else run.base is None
     return run.state is State.COMPLETE and whole and elapsed_s(run) is not None
+
+
+def _is_of(run: Run, key: str) -> bool:
+    return parse_cause(run.pipeline, run.cause)[0] == key
 
 
 def measure_run(run: Run, executions: Sequence[Execution]) -> PastRun:

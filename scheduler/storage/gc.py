@@ -167,15 +167,16 @@ def find_uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict
     for number, run in enumerate(itertools.islice(store.runs(pipeline), LOOK_BACK)):
         whole = number == 0 or (run.state is State.COMPLETE and not complete)
         complete = complete or run.state is State.COMPLETE
+        if not whole and run.nodes and succeeded.issuperset(run.nodes):
+            continue  # nothing of it can be in use; to read it takes four questions
         for execution in store.executions(run):
             if whole or (execution.state.succeeded and execution.node not in succeeded):
                 _add_uses(uses, execution, run.name)
             if execution.state.succeeded:
                 succeeded.add(execution.node)
     for backfill in _unfinished_backfills(store, pipeline):
-        for run in record.backfill_runs(store, backfill).values():
-            for execution in store.executions(run):
-                _add_uses(uses, execution, f"unfinished backfill {backfill.name}")
+        for execution in itertools.chain(*map(store.executions, record.backfill_runs(store, backfill).values())):
+            _add_uses(uses, execution, f"unfinished backfill {backfill.name}")
     if loaded is not None:
         for artifact, reason in _choices(store, loaded):
             uses[artifact.id][reason] = None

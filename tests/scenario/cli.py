@@ -52,7 +52,7 @@ def call(folder: Path, *words: str, code: int | None = 0, timeout_s: float = 120
     """Runs `spanwise …` in a folder and returns everything it printed; `code` is the exit code that is expected."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPANWISE_")}
     done = subprocess.run(
-        [*warm.command(), *words],
+        [*warm.command(reads_data=True), *words],
         cwd=folder,
         env={**environment, "PYTHONPATH": str(PROJECT / "src"), "NO_COLOR": "1", "COLUMNS": "200"},
         stdout=subprocess.PIPE,

@@ -35,11 +35,12 @@ def ip(*words):
 class Bridge:
     """A network with an address of its own, `address`, until it is closed."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, network=NETWORK):
+        self.network = network
         self.clock = folder / "ahead.so"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", self.clock, CLOCK, "-ldl"], check=True)
         self.name = f"sw{uuid.uuid4().hex[:6]}"
-        self.address = f"{NETWORK}.1"
+        self.address = f"{network}.1"
         self.hosts = []
         ip("link", "add", self.name, "type", "bridge")
         ip("address", "add", f"{self.address}/24", "dev", self.name)
@@ -63,13 +64,17 @@ class Host:
     def __init__(self, bridge, number, ahead_s):
         self.name = f"{bridge.name}h{number}"
         self.port = f"{bridge.name}p{number}"
+        self.address = f"{bridge.network}.{number}"
         self.mark = f"SPANWISE_TEST_MARK={uuid.uuid4().hex}"
         self._ahead = {"LD_PRELOAD": str(bridge.clock), "SPANWISE_TEST_AHEAD_S": str(ahead_s)} if ahead_s else {}
         self._started = []
+        self._names = Path("/etc/netns") / self.name  # what `ip netns exec` mounts: a host knows its own name
+        self._names.mkdir(parents=True)
+        (self._names / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {self.name}\n")
         ip("netns", "add", self.name)
         ip("link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", self.name)
         ip("link", "set", self.port, "master", bridge.name, "up")
-        ip("-netns", self.name, "address", "add", f"{NETWORK}.{number}/24", "dev", "eth0")
+        ip("-netns", self.name, "address", "add", f"{self.address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             ip("-netns", self.name, "link", "set", device, "up")
 
@@ -124,6 +129,7 @@ class Host:
         self.die()
         with contextlib.suppress(subprocess.CalledProcessError):
             ip("netns", "delete", self.name)
+        shutil.rmtree(self._names)
 
 
 def is_module(pid, module):

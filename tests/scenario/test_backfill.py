@@ -80,7 +80,7 @@ class Place:
 
     def spanwise(self, *words, code=0):
         """Types a command, and gives what it printed."""
-        done = run_warm(*words, cwd=self.folder)
+        done = run_warm(*words, cwd=self.folder, reads_data=True)
         assert done.returncode == code, f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stderr if code in (2, 3) else done.stdout
 

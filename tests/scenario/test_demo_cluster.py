@@ -8,7 +8,9 @@ import pytest
 
 from tests.scenario.processes import Marked
 
-pytestmark = pytest.mark.skipif("SPANWISE_TEST_RAY" not in os.environ, reason="make test-engines")
+pytestmark = pytest.mark.skipif(
+    not {"SPANWISE_TEST_RAY", "SPANWISE_TEST_BEAM"} <= {*os.environ}, reason="make test-engines"
+)
 
 DAYS = 3
 SOON_S = 1800.0
@@ -31,11 +33,12 @@ def played(folder, module, *words):
 
 
 def test_the_demo_on_a_cluster_shows_the_table_of_the_demo(tmp_path):
-    """PostgreSQL, S3 and Ray; the controller dies on the last morning but one, and both machines on the last."""
+    """PostgreSQL, S3, Ray and Flink; the controller dies on the last morning but one, and both machines on the last."""
     _, expected = played(tmp_path / "alone", "flights_demo")
 
     gateway = Path(os.environ["SPANWISE_TEST_VERSITYGW"]).absolute()
-    printed, mornings = played(tmp_path / "cluster", "flights_cluster", "--gateway", gateway)
+    flink = Path(os.environ["SPANWISE_TEST_BEAM"], "flink-job-server.jar").absolute()
+    printed, mornings = played(tmp_path / "cluster", "flights_cluster", "--gateway", gateway, "--flink", flink)
 
     assert len(expected) == DAYS
     assert mornings == expected, printed
@@ -47,6 +50,8 @@ def test_the_demo_on_a_cluster_shows_the_table_of_the_demo(tmp_path):
     assert re.findall(r"^Run flights/(\d+) of span (\S+): complete", log, re.MULTILINE) == [
         ("1", "2013-01-01"), ("3", "2013-01-02"), ("4", "2013-01-03"),
     ]  # fmt: skip
+    on_flink = re.findall(r"^(\w+) \| .* beam-job-started runner=FlinkRunner", log, re.MULTILINE)
+    assert {*on_flink} == {"ExampleGen", "StatisticsGen", "Transform", "Evaluator"}
     local = {path.relative_to(tmp_path / "cluster").parts[0] for path in (tmp_path / "cluster").rglob("*")}
     assert local - {"__pycache__"} == {"flights.py", "log", "spanwise.toml"}
     assert "of artifacts: 0 files." in printed

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 
-import joblib
 import numpy as np
 import pytest
 
@@ -41,6 +40,8 @@ def logged(folder):
 def weights(folder):
     """Of the newest model that serves."""
     newest = max((folder / "serving").iterdir(), key=lambda version: version.name)
+    import joblib
+
     return joblib.load(newest / "model.joblib").named_steps["logisticregression"].coef_
 
 

@@ -1,6 +1,6 @@
-"""Schedulers on two hosts with one PostgreSQL: each tick has one outcome, whatever happens to a host or its network.
+"""Schedulers on two hosts with one database: each tick has one outcome, whatever happens to a host or its network.
 
-`make test-hosts` runs these: they need root, network namespaces and PostgreSQL.
+`make test-hosts` runs these: they need root, network namespaces, PostgreSQL and MariaDB.
 """
 
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from spanwise.orchestrator import State
 from spanwise.pipelines.demo_servers import find_postgresql
-from tests import postgresql
+from tests import mariadb, postgresql
 from tests.scenario import hosts
 from tests.scenario.ticking_place import FILE, Place
 
@@ -60,15 +60,16 @@ class Shared(Place):
 
 @pytest.fixture(scope="module")
 def programs():
-    """PostgreSQL's, and those that make hosts, are installed."""
+    """Those of the databases, and those that make hosts, are installed."""
     missing = hosts.missing() or ("" if find_postgresql() else "PostgreSQL is not installed")
     assert not missing, missing
+    assert mariadb.is_installed(), "MariaDB is not installed"
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch, programs):
+@pytest.fixture(params=[postgresql, mariadb], ids=lambda each: each.__name__.rpartition(".")[2])
+def place(request, tmp_path, monkeypatch, programs):
     bridge = hosts.Bridge(tmp_path)
-    with postgresql.serve(bridge.address) as url:
+    with request.param.serve(bridge.address) as url:
         place = Shared(tmp_path, monkeypatch, bridge, url)
         try:
             yield place

@@ -22,6 +22,9 @@ SOON_S = 300.0  # on a machine that does other things too
 class Place:
     """A folder with a root, and what happened in it."""
 
+    schedule = f"{FILE}:often"
+    pipeline = "ticking"
+
     def __init__(self, folder, monkeypatch):
         self.folder = folder
         self.root = folder / "root"
@@ -42,7 +45,7 @@ class Place:
         self.monkeypatch.setenv("SPANWISE_TICKING_POLICY", policy)
 
     def start(self, *words, command="start", root=None):
-        reference = [f"{FILE}:often", "--root", root or self.root]
+        reference = [self.schedule, "--root", root or self.root]
         with (self.folder / f"log.{len(self.started)}").open("w") as log:
             one = Marked("spanwise", "schedule", command, *reference, *words, stderr=log, stdout=log)
         self.started.append(one)
@@ -60,11 +63,11 @@ class Place:
 
     def entries(self):
         with closing(open_store(self.metadata, root=self.root)) as store:
-            return list(list_ticks(store, "ticking"))[::-1]
+            return list(list_ticks(store, self.pipeline))[::-1]
 
     def runs(self):
         with closing(open_store(self.metadata, root=self.root)) as store:
-            return list(store.runs("ticking"))[::-1]
+            return list(store.runs(self.pipeline))[::-1]
 
     def until(self, holds, within_s=SOON_S):
         """Waits until it holds of the entries."""

@@ -50,8 +50,9 @@ def commands() -> Iterator[tuple[str, str]]:
 
 def test_nothing_in_the_folder_is_passed_over() -> None:
     """Each file is one that is looked at here."""
-    assert sorted(file.name for file in DEPLOY.iterdir()) == sorted([*UNITS, *MANIFESTS, "crontab"])
-    assert {name for name, _ in commands()} == {n for n in [*UNITS, *MANIFESTS, "crontab"] if not n.endswith(".timer")}
+    assert sorted(file.name for file in DEPLOY.iterdir()) == sorted([*UNITS, *MANIFESTS, "chart", "crontab"])
+    runs = {n for n in [*UNITS, *MANIFESTS, "crontab"] if not n.endswith(".timer")} - {"kubernetes-nodes.yaml"}
+    assert {name for name, _ in commands()} == runs
 
 
 @pytest.mark.parametrize(("name", "command"), list(commands()))
@@ -122,6 +123,15 @@ def test_what_a_manifest_names_is_there(name: str) -> None:
             assert template["spec"]["restartPolicy"] == "Never"
         else:
             assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+def test_the_chart_gives_the_rights_of_the_manifest() -> None:
+    """No more and no less; engines are tested with those of the manifest."""
+    (role,) = (each for each in manifests("kubernetes-nodes.yaml") if each["kind"] == "Role")
+    chart = (DEPLOY / "chart" / "templates" / "nodes.yaml").read_text()
+    (rules,) = re.findall(r"^rules:\n(?:  .*\n)+", chart, re.MULTILINE)
+
+    assert yaml.safe_load(rules)["rules"] == role["rules"]
 
 
 def test_the_data_service_is_of_one_piece() -> None:

@@ -46,7 +46,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     (folder / "rides.py").write_text(PIPELINE)
     for k in (1, 2, 9):
-        done = run_warm("run", "rides.py", "--param", f"k={k}", cwd=folder)
+        done = run_warm("run", "rides.py", "--param", f"k={k}", cwd=folder, reads_data=True)
         assert done.returncode == 0, done.stdout + done.stderr
     return Path(shutil.copytree(folder, folder.with_name("kept"), symlinks=True))
 

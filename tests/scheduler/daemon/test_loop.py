@@ -17,7 +17,7 @@ from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import register
 from spanwise.scheduler.ledger.schedules import read_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, list_ticks
-from spanwise.scheduler.project import settings
+from spanwise.scheduler.project import root, settings
 from spanwise.scheduler.schedule.ticks import ticks
 from tests.scheduler.daemon.test_pipeline_scheduler import Child
 
@@ -287,3 +287,25 @@ def test_a_clock_that_is_set_is_noticed(loop):
 
     assert loop.jobs == [("first", "2026-03-01T17:00Z")]
     assert [e.end.outcome.value for e in entries(loop)] == ["failed", *["missed"] * 4]
+
+
+def test_a_database_that_answers_late_is_no_clock_set_back(loop, monkeypatch):
+    """Another scheduler has taken later ticks meanwhile: the time is asked for after the answer."""
+    file = loop.write("first")
+    other = loop.open(file)
+    loop.turn()
+    mine = loop.open(file)
+    answer = root.open_for_writing
+
+    def answer_late(known):
+        if loop.cron is mine:
+            loop.cron = other
+            loop.turn(timedelta(hours=1))
+            loop.cron = mine
+        return answer(known)
+
+    monkeypatch.setattr(root, "open_for_writing", answer_late)
+    loop.turn()
+
+    assert len(loop.jobs) >= 1
+    assert [subject for subject in loop.told if "clock" in subject] == []

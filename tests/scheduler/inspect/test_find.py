@@ -14,6 +14,16 @@ def test_a_run_is_found_by_name_or_as_the_newest_of_a_pipeline(reference: str, n
     assert find.run(filled(), reference).name == name
 
 
+def test_a_pipeline_that_is_named_is_found_without_listing_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a thousand."""
+    store = filled()
+    monkeypatch.setattr(store, "pipelines", lambda: pytest.fail("they were listed"))
+
+    assert find.run(store, "flights/2").number == 2
+    assert find.run(store, "flights").number == 3
+    assert [run.number for run in find.runs(store, "flights", 2)] == [3, 2]
+
+
 def test_a_number_is_enough_when_there_is_one_pipeline() -> None:
     """Nobody types the name of the only pipeline."""
     store = MemoryStore()

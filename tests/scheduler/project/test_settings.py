@@ -195,7 +195,7 @@ def test_beam_is_a_table_of_its_own_names(folder: Path) -> None:
     ("text", "says"),
     [
         ('runner = "DaskRunner"', "beam: Beam's DaskRunner loses windows"),
-        ('runner = "DataflowRunner"', "write 'unverified:DataflowRunner'"),
+        ('runner = "DirectRunner"', "write 'unverified:DirectRunner'"),
         ("paralelism = 2", "beam: 'paralelism' is not an option of Beam. Did you mean 'parallelism'?"),
         ("environment_config = {command = 1}", "beam: 'environment_config' takes a text, a number"),
         ('s3_secret_access_key = "hidden"', "beam: s3_secret_access_key holds a secret"),
@@ -225,10 +225,35 @@ def test_the_executor_is_a_table(folder: Path) -> None:
     assert (executor.machine.cpus, executor.machine.memory_bytes, executor.machine.gpus) == (2, 4 << 30, ("0",))
 
 
+def test_pods_have_settings_of_their_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Templates lie beside the settings; variables of object storage that are no secrets go to the pods."""
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")  # reading settings sets it where it is missing
+    (folder / "spanwise.toml").write_text(
+        '[executor]\nname = "kubernetes"\naddress = "rides"\n'
+        '[executor.kubernetes]\nimage = "rides:1"\ntemplate = "pod.yaml"\nsecrets = ["keys"]\n'
+        '[executor.kubernetes.pools]\ngpu = "gpu.yaml"\n[storage.environment]\nAWS_REGION = "eu-west-1"\n'
+    )
+
+    pods = settings.read().executor.pods
+
+    assert pods is not None
+    assert (pods.image, pods.template, dict(pods.pools)) == (
+        "rides:1",
+        folder / "pod.yaml",
+        {"gpu": folder / "gpu.yaml"},
+    )
+    assert (pods.secrets, pods.gpu, dict(pods.environment)) == (
+        ("keys",),
+        "nvidia.com/gpu",
+        {"AWS_REGION": "eu-west-1"},
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('name = "kubernetes"', "executor.name: input should be 'local', 'ray' or 'slurm'"),
+        ('name = "nomad"', "executor.name: input should be 'local', 'kubernetes', 'ray' or 'slurm'"),
+        ('kubernetes = {images = "rides:1"}', "executor.kubernetes.images: is not a setting"),
         ('memory = "much"', "'much' is not an amount of memory"),
         ("pools = {gpu = 0}", "executor.pools.gpu: input should be greater than or equal to 1"),
         ("cpu = 3", "executor.cpu: is not a setting"),

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spanwise.orchestrator import Execution, Run, State
-from spanwise.orchestrator.store import MemoryStore
+from spanwise.orchestrator.run import Trigger
+from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.scheduler.ledger.past_runs import list_past_runs, measure_run
 from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.forecast import (
@@ -228,6 +229,31 @@ def test_runs_that_ingest_for_a_backfill_do_not_hide_the_runs_of_the_schedule() 
     found = list_past_runs(store, "flights")
 
     assert [each.started for each in found] == [NOW - day * DAY for day in (401, 402)]
+
+
+def test_the_runs_of_a_schedule_are_found_without_asking_about_each_tick() -> None:
+    """A tick takes ten questions, and a database on a server a millisecond for each."""
+    asked = []
+
+    class Counted(MemoryStore):
+        def find_claim(self, kind: str, name: str) -> Claim | None:
+            asked.append(kind)
+            return super().find_claim(kind, name)
+
+    store = Counted()
+    for day in range(70, 0, -1):
+        at = NOW - day * DAY
+        tick = Tick(at=at, name=f"{at:%Y-%m-%d}", wall=at)
+        ran = run(store, day, trigger=Trigger.SCHEDULE, cause=tick.name)
+        assert claim_tick(
+            store, "flights", tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.RAN, run=ran.number)
+        )
+    asked.clear()
+
+    found = list_past_runs(store, "flights")
+
+    assert [each.started for each in found] == [NOW - day * DAY for day in range(1, 61)]
+    assert asked == []
 
 
 def test_a_node_took_what_all_its_attempts_took_and_nothing_when_it_was_reused() -> None:

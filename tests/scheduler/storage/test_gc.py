@@ -21,6 +21,7 @@ from spanwise.orchestrator import (
     Pipeline,
     Report,
     Resolver,
+    Run,
     State,
     Trigger,
     lease,
@@ -76,6 +77,27 @@ def test_what_a_node_used_the_last_time_stays(yard: Yard) -> None:
         yard.do(run, "Recent", state=State.FAILED)
 
     assert yard.removals() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
+
+
+def test_runs_of_which_every_node_has_succeeded_since_are_not_read(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes four questions, and a pipeline has hundreds; one of a node that is gone is read."""
+    for nodes in [("Trainer", "Once"), *[("Trainer",)] * 4]:
+        run = yard.run(nodes=nodes)
+        for node in nodes:
+            yard.do(run, node, model=Model(""))
+    read: list[int] = []
+    executions = yard.store.executions
+
+    def counted(run: Run) -> list[Execution]:
+        read.append(run.number)
+        return executions(run)
+
+    monkeypatch.setattr(yard.store, "executions", counted)
+
+    uses = gc.find_uses(yard.store, "flights")
+
+    assert read == [5, 1]
+    assert sorted(uses.values()) == [["published by Once in flights/1"], ["published by Trainer in flights/5"]]
 
 
 @pytest.mark.parametrize("mark", ["blessed", "pushed"])
