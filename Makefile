@@ -21,7 +21,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-hosts test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-hosts test-training test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -32,14 +32,17 @@ demo: $(VENV)/.demo  ## Retrain on ten days of real flights, one day at a time
 demo-service: $(VENV)/.demo  ## The same, with trainers fed by a data service of two workers
 	$(BIN)/python -m spanwise.pipelines.flights_demo --service
 
-# PostgreSQL is Debian's, Ray is PyPI's, and the S3 server comes by the proxy of Go's modules.
-demo-cluster: $(BIN)/python $(VENV)/storage/versitygw  ## The same on a cluster of PostgreSQL, S3 and Ray, of which a worker and a controller die
-	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v initdb >/dev/null || { echo "Installing PostgreSQL"; \
-	    apt-get install --yes --no-install-recommends postgresql >/dev/null; } || \
-	    { echo "There is no PostgreSQL, and apt-get could not install it: apt-get install postgresql" >&2; exit 1; }
+# PostgreSQL, Java and Maven are Debian's, Ray is PyPI's, Flink comes from Maven Central, and the S3 server by the proxy of Go's modules.
+demo-cluster: $(BIN)/python $(VENV)/storage/versitygw  ## The same on a cluster of PostgreSQL, S3, Ray and Flink, of which a worker and a controller die
+	@{ { ls /usr/lib/postgresql/*/bin/postgres || command -v initdb; } && command -v java && command -v mvn; } >/dev/null 2>&1 || \
+	    { echo "Installing PostgreSQL, Java and Maven"; \
+	    apt-get install --yes --no-install-recommends postgresql default-jdk-headless maven >/dev/null; } || \
+	    { echo "apt-get could not install them: apt-get install postgresql default-jdk-headless maven" >&2; exit 1; }
 	@[ -x $(VENV)/engines/bin/python ] || $(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,ray,storage]'
-	$(VENV)/engines/bin/python -m spanwise.pipelines.flights_cluster --gateway $(VENV)/storage/versitygw
+	@[ -f $(VENV)/beam/flink-job-server.jar ] || echo "Making Beam's job server for Flink (Maven loads some hundred MB the first time)"
+	@tests/contract/beam_engines.sh $(VENV)/beam $(VENV)/engines/bin/python flink
+	$(VENV)/engines/bin/python -m spanwise.pipelines.flights_cluster --gateway $(VENV)/storage/versitygw --flink $(VENV)/beam/flink-job-server.jar
 
 test: $(VENV)/.dev  ## Run every test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
@@ -77,11 +80,12 @@ chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of 
 	    tests/scenario/test_service_chaos.py tests/pipelines/input/service/dispatcher/test_leasing.py
 
 # Hosts are network namespaces, which root makes; PostgreSQL is Debian's.
-test-hosts: $(VENV)/.dev  ## Run schedulers on two hosts with one database, and kill, stop, cut off and misdate them
-	@{ ls /usr/lib/postgresql/*/bin/postgres && command -v ip && command -v cc; } >/dev/null 2>&1 || \
-	    { echo "Installing PostgreSQL, iproute2 and a C compiler"; \
-	    apt-get install --yes --no-install-recommends postgresql iproute2 gcc libc6-dev >/dev/null; }
-	SPANWISE_TEST_HOSTS=1 $(BIN)/python -m pytest -n 0 -o faulthandler_timeout=0 tests/scenario/test_hosts.py
+test-hosts: $(VENV)/.dev $(VENV)/storage/versitygw  ## Run schedulers on two hosts with one database and S3, kill, stop, cut off and misdate them, and audit what is left; SPANWISE_TEST_PARTITIONS_S=1800 for half an hour of it
+	@{ ls /usr/lib/postgresql/*/bin/postgres && command -v mariadbd && command -v ip && command -v cc; } >/dev/null 2>&1 || \
+	    { echo "Installing PostgreSQL, MariaDB, iproute2 and a C compiler"; \
+	    apt-get install --yes --no-install-recommends postgresql mariadb-server iproute2 gcc libc6-dev >/dev/null; }
+	SPANWISE_TEST_HOSTS=1 SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(BIN)/python -m pytest -n 0 \
+	    -o faulthandler_timeout=0 tests/scenario/test_hosts.py tests/scenario/test_partitions.py
 
 # Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.
 test-ui: $(VENV)/.ui  ## Look at the web page with a real browser, and run the notebook in a real kernel
@@ -90,19 +94,29 @@ test-ui: $(VENV)/.ui  ## Look at the web page with a real browser, and run the n
 pictures: $(VENV)/.ui $(VENV)/.demo  ## Make the pictures of the web page in docs/pictures from the demo
 	$(BIN)/python docs/_pictures.py
 
-# Slurm is Debian's: slurmd keeps jobs in cgroups, for which it has to be root.
-test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clusters of Ray and Slurm, the demo on a cluster, workers of the data service on Ray and Dask, and data work on Prism, Flink and Spark; needs go, mvn and java
-	@{ command -v slurmd munged && { ls /usr/lib/postgresql/*/bin/postgres || command -v initdb; }; } >/dev/null 2>&1 || \
-	    { echo "Installing Slurm and PostgreSQL"; \
-	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge postgresql >/dev/null; } || \
-	    { echo "apt-get could not install them: apt-get install slurmctld slurmd slurm-client munge postgresql" >&2; exit 1; }
+# Slurm and etcd are Debian's; Kubernetes is built from its Go module, once, in half an hour. Jobs and pods are kept in
+# cgroups, for which this has to be root.
+test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clusters of Ray, Slurm and Kubernetes, the demo on a cluster, workers of the data service, and data work on Prism, Flink and Spark; needs go, mvn and java
+	@{ command -v slurmd && command -v munged && command -v etcd && { ls /usr/lib/postgresql/*/bin/postgres || command -v initdb; }; } >/dev/null 2>&1 || \
+	    { echo "Installing Slurm, etcd and PostgreSQL"; \
+	    apt-get install --yes --no-install-recommends slurmctld slurmd slurm-client munge etcd-server postgresql >/dev/null; } || \
+	    { echo "apt-get could not install them: apt-get install slurmctld slurmd slurm-client munge etcd-server postgresql" >&2; exit 1; }
+	tests/contract/kubernetes.sh $(VENV)/kubernetes
 	$(BIN)/python -m venv $(VENV)/engines
-	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[dask,demo,ray,test]'
-	$(VENV)/engines/bin/python -m pytest -n 0 tests/scheduler/data_service/test_engines.py
-	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 \
-	    tests/contract/test_executor.py tests/scenario/test_engines.py tests/scenario/test_demo_cluster.py
+	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,kubernetes,ray,test]'
 	tests/contract/beam_engines.sh $(VENV)/beam $(VENV)/engines/bin/python
-	SPANWISE_TEST_BEAM=$(VENV)/beam $(VENV)/engines/bin/python -m pytest -n 0 tests/scenario/test_beam_runners.py
+	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 SPANWISE_TEST_KUBERNETES=$(abspath $(VENV)/kubernetes/kube) SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 \
+	    tests/contract/test_ray_cluster.py tests/contract/test_kubernetes_cluster.py tests/contract/test_executor.py tests/scenario/test_engines.py tests/scenario/test_kubernetes_storage.py tests/scenario/test_demo_cluster.py \
+	    tests/scheduler/data_service/test_engine_workers.py
+	SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) $(VENV)/engines/bin/python -m pytest -n 0 -o faulthandler_timeout=0 tests/scenario/test_beam_runners.py
+
+test-training: $(BIN)/python  ## Train with JAX on two hosts that are killed and cut off, and replicas on clusters of Ray and, where it is installed, Slurm; needs root, ip, unshare, cc
+	$(BIN)/python -m venv $(VENV)/training
+	$(VENV)/training/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[ray,test]'
+	$(VENV)/training/bin/python -m pip --disable-pip-version-check --quiet install jax
+	JAX_PLATFORMS=cpu SPANWISE_TEST_TRAINING=1 SPANWISE_TEST_RAY=1 $(if $(shell command -v slurmctld),SPANWISE_TEST_SLURM=1) $(VENV)/training/bin/python -m pytest -n 0 \
+	    tests/scenario/test_trained_together.py tests/scenario/test_shared_out.py tests/contract/test_gangs.py
+	SPANWISE_TEST_RAY=1 $(VENV)/training/bin/python -m pytest -n 0 tests/contract/test_gangs_on_ray.py  # another cluster
 
 # TensorFlow wants another protobuf than ml-metadata, so it lives in an environment of its own, with what datasets import.
 test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightning, JAX, Orbax and TensorFlow (6 GB of wheels)

@@ -1,4 +1,4 @@
-"""Servers for demos and tests: PostgreSQL, S3 and a Ray cluster on this machine, which stop with their context."""
+"""Servers for demos and tests: PostgreSQL, S3, Flink and Ray on this machine, which stop with their context."""
 
 from __future__ import annotations
 
@@ -89,6 +89,27 @@ def serve_s3(gateway: Path, folder: Path, bucket: str) -> Iterator[dict[str, str
             "AWS_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         }
+
+
+@contextlib.contextmanager
+def serve_flink(jar: Path, folder: Path) -> Iterator[str]:
+    """The endpoint of a job server of Beam's for Flink, which does the work in a Flink of its own.
+
+    Raises:
+        ServiceError: there is no Java, or it does not start.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise ServiceError("Java is not installed here. Install it:  apt-get install default-jre-headless")
+    folder.mkdir()
+    log, port = folder / "log", _free_port()
+    opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "nio", "util")]
+    command = [
+        java, "-Xmx512m", *opened, f"-Djava.io.tmpdir={folder}", "-jar", jar.resolve(), "--flink-master=[local]",
+        f"--job-port={port}", "--artifact-port=0", "--expansion-port=0", f"--artifacts-dir={folder / 'staged'}",
+    ]  # fmt: skip
+    with _started("Flink", command, log, lambda: "JobService started" in log.read_text(errors="replace"), cwd=folder):
+        yield f"127.0.0.1:{port}"
 
 
 class RayCluster:

@@ -1,10 +1,11 @@
 """The demo on a cluster: the same ten mornings, with nothing on a local disk and no node on the scheduler's host.
 
-The metadata are in PostgreSQL, the data, the root and the pushed models in an S3 server, and nodes run on two machines
-of a Ray cluster; all of them are started for it on this machine, and stopped at the end. On the way the controller of a
-run is killed, and later a machine under a running node.
+The metadata are in PostgreSQL, the data, the root and the pushed models in an S3 server, nodes run on two machines of a
+Ray cluster, and data work is that of Flink; all of them are started for it on this machine, and stopped at the end. On
+the way the controller of a run is killed, and later a machine under a running node.
 
-python -m spanwise.pipelines.flights_cluster --gateway versitygw [--folder demo-cluster] [--days 10]
+python -m spanwise.pipelines.flights_cluster --gateway versitygw --flink job-server.jar [--folder demo-cluster]
+    [--days 10]
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from spanwise.orchestrator.run_request import RunOutcome
 from spanwise.orchestrator.storage import open_bucket, parse_url
 from spanwise.orchestrator.store import Store
 from spanwise.pipelines import flights, nycflights
-from spanwise.pipelines.demo_servers import SOON_S, RayCluster, serve_postgresql, serve_s3
+from spanwise.pipelines.demo_servers import SOON_S, RayCluster, serve_flink, serve_postgresql, serve_s3
 from spanwise.pipelines.flights_demo import HEAD, WINDOW, Morning
 
 CONTROLLER_DIES: Final = 4
@@ -46,6 +47,12 @@ metadata = "{metadata}"
 name = "ray"
 address = "{ray}"
 
+[beam]
+runner = "FlinkRunner"
+job_endpoint = "{flink}"
+environment_type = "LOOPBACK"
+parallelism = 2
+
 [params.flights]
 data = "s3://lake/flights"
 serving = "s3://lake/serving"
@@ -53,7 +60,7 @@ window = {window}
 """
 
 
-def prepare(folder: Path, metadata: str, ray: str, days: int) -> None:
+def prepare(folder: Path, metadata: str, ray: str, flink: str, days: int) -> None:
     """Puts the data into the bucket, and the pipeline file and the settings into an empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -62,7 +69,7 @@ def prepare(folder: Path, metadata: str, ray: str, days: int) -> None:
         for file in nycflights.lay_out(Path(place), days=days):
             open_bucket(lake.home).upload(file, (lake / file.relative_to(place).as_posix()).key)
     shutil.copy(flights.__file__, folder / "flights.py")
-    settings = SETTINGS.format(metadata=metadata, ray=ray, window=WINDOW)
+    settings = SETTINGS.format(metadata=metadata, ray=ray, flink=flink, window=WINDOW)
     (folder / "spanwise.toml").write_text(settings, encoding="utf-8")
 
 
@@ -150,6 +157,7 @@ def _is_bookkeeping(name: str) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Ten mornings of the flights pipeline on a cluster.")
     parser.add_argument("--gateway", type=Path, required=True, help="the program of versitygw, the S3 server")
+    parser.add_argument("--flink", type=Path, required=True, help="the jar of Beam's job server for Flink")
     parser.add_argument("--folder", type=Path, default=Path("demo-cluster"), help="where (default: demo-cluster)")
     parser.add_argument("--days", type=int, default=10, help="how many mornings (default: 10)")
     options = parser.parse_args(arguments)
@@ -167,10 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             (place / "ray").mkdir()
             cluster = stack.enter_context(RayCluster(place / "ray", s3, hidden=cache))
             cluster.add("one", "two")
-            prepare(folder, metadata, cluster.address, options.days)
+            flink = stack.enter_context(serve_flink(options.flink, place / "flink"))
+            prepare(folder, metadata, cluster.address, flink, options.days)
             print(f"Metadata: {metadata}\nData, root and pushed models: s3://lake at {s3['AWS_ENDPOINT_URL']}")
             apart = "which do not see this machine's copies" if cluster.is_apart else "on this machine's files"
-            print(f"Nodes: two machines of Ray at {cluster.address}, {apart}\n\n{HEAD}")
+            print(f"Nodes: two machines of Ray at {cluster.address}, {apart}")
+            print(f"Data work: Flink, by the job server at {flink}\n\n{HEAD}")
             store = stack.enter_context(contextlib.closing(open_store(metadata)))
             for morning in mornings(Host(folder, store), cluster, options.days):
                 print(morning, flush=True)

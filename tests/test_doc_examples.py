@@ -47,6 +47,7 @@ STORIES = {
     "components": ("reference/components.md",),
     "feed-a-trainer": ("how-to/feed-a-trainer.md",),
     "train-elastically": ("how-to/train-elastically.md",),
+    "train-on-several-machines": ("how-to/train-on-several-machines.md",),
     "speed-up-an-input": ("how-to/speed-up-an-input.md",),
     "use-the-data-service": ("how-to/use-the-data-service.md",),
     "repair": ("how-to/repair.md",),
@@ -122,7 +123,7 @@ def typed(commands, folder):
     python = sys.executable
     for name, words in {
         "python": [python],
-        "spanwise": warm.command(),
+        "spanwise": warm.command(reads_data=True),
         "pytest": [python, "-m", "pytest", "-p", "no:cacheprovider"],
     }.items():
         call = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.join(words)}"

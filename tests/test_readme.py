@@ -26,7 +26,7 @@ def project(tmp_path_factory):
 
 
 def spanwise(folder, *arguments):
-    command = [*warm.command(), *arguments]
+    command = [*warm.command(reads_data=True), *arguments]
     return subprocess.run(
         command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
         timeout=120, check=False,

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
+from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.beam_settings import BeamSettings, check_beam
 from spanwise.orchestrator.collection import Retention
@@ -80,6 +81,7 @@ class ExecutorSettings:
     memory: str | None = None  #: the same of memory, such as "32GiB"
     gpus: tuple[str, ...] | None = None  #: the same of GPUs, as CUDA_VISIBLE_DEVICES names them
     pools: Mapping[str, int] = field(default_factory=dict)  #: how many nodes of each pool may run at once
+    pods: PodSettings | None = None  #: on Kubernetes, what the pods of nodes have in common
 
     def name_of(self, pipeline: str) -> str:
         """The executor of the nodes of a pipeline that say nothing themselves."""
@@ -162,7 +164,7 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
         alerts=_alerts(values.get("alerts", {})),  # type: ignore[arg-type]
         openlineage=values.get("openlineage", {}),  # type: ignore[arg-type]
         gc=_retention(values.get("gc", {})),  # type: ignore[arg-type]
-        executor=_executor(values.get("executor", {})),  # type: ignore[arg-type]
+        executor=_executor(values.get("executor", {}), storage.get("environment", {}), default.parent),  # type: ignore[arg-type]
         beam=values.get("beam", {}),  # type: ignore[arg-type]
         cache_bytes=storage.get("cache", MOST_BYTES),  # type: ignore[arg-type]
         file=file,
@@ -270,16 +272,27 @@ def _written_settings() -> type[BaseSettings]:
         keep_marked: list[str] | None = None
         keep_logs: Annotated[timedelta, BeforeValidator(_length)] | None = None
 
+    class WrittenPods(BaseModel):
+        model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+        image: str | None = Field(default=None, min_length=1)
+        service_account: str | None = Field(default=None, min_length=1)
+        template: str | None = Field(default=None, min_length=1)
+        pools: dict[str, str] | None = None
+        secrets: list[str] | None = None
+        gpu: str | None = Field(default=None, min_length=1)
+
     class WrittenExecutor(BaseModel):
         model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-        name: Literal["local", "ray", "slurm"] | None = None
+        name: Literal["local", "kubernetes", "ray", "slurm"] | None = None
         address: str | None = Field(default=None, min_length=1)
-        pipelines: dict[str, Literal["local", "ray", "slurm"]] | None = None
+        pipelines: dict[str, Literal["local", "kubernetes", "ray", "slurm"]] | None = None
         cpus: float | None = Field(default=None, gt=0)
         memory: Annotated[str, AfterValidator(_memory)] | None = None
         gpus: list[str] | None = None
         pools: dict[str, Annotated[int, Field(ge=1)]] | None = None
+        kubernetes: WrittenPods | None = None
 
     class WrittenStorage(BaseModel):
         model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -383,9 +396,20 @@ def _beam(written: dict[str, object]) -> dict[str, object]:
     return written
 
 
-def _executor(written: Mapping[str, object]) -> ExecutorSettings:
+def _executor(written: Mapping[str, object], environment: Mapping[str, str], folder: Path) -> ExecutorSettings:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
+    pods = dict(given.pop("kubernetes", None) or {})  # type: ignore[call-overload]  # checked by pydantic
+    if "kubernetes" in (given.get("name"), *given.get("pipelines", {}).values()):  # type: ignore[attr-defined]
+        given["pods"] = _pods(pods, environment, folder)
     return ExecutorSettings(**given)  # type: ignore[arg-type]  # checked by pydantic
+
+
+def _pods(written: Mapping[str, Any], environment: Mapping[str, str], folder: Path) -> PodSettings:
+    given = {**written, "secrets": tuple(written.get("secrets") or ())}
+    if template := written.get("template"):
+        given["template"] = folder / Path(template).expanduser()
+    given["pools"] = {pool: folder / Path(file).expanduser() for pool, file in (written.get("pools") or {}).items()}
+    return PodSettings(environment=environment, **given)
 
 
 def _retention(written: Mapping[str, object]) -> Retention:

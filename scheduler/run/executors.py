@@ -27,7 +27,7 @@ def open_executor(pipeline: Pipeline, settings: Settings) -> Executor:
     from spanwise.orchestrator.agents.engines import open_engine
     from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
 
-    engine = open_engine(f"{chosen.name}:{chosen.address or ''}")
+    engine = open_engine(f"{chosen.name}:{chosen.address or ''}", chosen.pods)
     return PlacedExecutor(pipeline, engine, root=settings.root, away=away, machine=machine)
 
 
