@@ -59,24 +59,24 @@ test-lowest: $(VENV)/.dev  ## Run every test on the oldest versions that pyproje
 
 soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of days, 50 kills, 100 pairs (20 minutes)
 	SPANWISE_TEST_SOAK_DAYS=30 SPANWISE_TEST_KILLS=50 SPANWISE_TEST_PAIRS=100 SPANWISE_TEST_LOCKED_S=35 \
-	    $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_soak.py tests/scenario/test_clock.py
+	    $(BIN)/python -m pytest -s -o timeout=0 tests/scenario/test_soak.py tests/scenario/test_clock.py
 
 law: $(VENV)/.dev  ## Ingest thousands of files of each format and compare them with independent readers (an hour)
-	SPANWISE_TEST_FORMATS=3000 SPANWISE_TEST_TEXT_FILES=2000 $(BIN)/python -m pytest -o faulthandler_timeout=0 \
+	SPANWISE_TEST_FORMATS=3000 SPANWISE_TEST_TEXT_FILES=2000 $(BIN)/python -m pytest -o timeout=0 \
 	    tests/components/ingest/test_format_law.py tests/components/ingest/readers/test_text_law.py
 
 histories: $(VENV)/.dev  ## Drive 2,000 generated histories of commands, deaths and restores beside a model of the system (a quarter of an hour)
-	SPANWISE_TEST_HISTORIES=2000 $(BIN)/python -m pytest -n $(WORKERS) -o faulthandler_timeout=0 tests/scenario/test_system.py tests/contract/test_store_model.py
+	SPANWISE_TEST_HISTORIES=2000 $(BIN)/python -m pytest -n $(WORKERS) -o timeout=0 tests/scenario/test_system.py tests/contract/test_store_model.py
 
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
-	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 tests/scenario/test_service_soak.py
+	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o timeout=0 tests/scenario/test_service_soak.py
 
 graphs: $(VENV)/.dev  ## Run 20,000 random graphs of datasets in every way there is, and compare them with plain Python (an hour)
-	for seed in $$(seq 20); do SPANWISE_TEST_GRAPHS=1000 $(BIN)/python -m pytest -o faulthandler_timeout=0 \
+	for seed in $$(seq 20); do SPANWISE_TEST_GRAPHS=1000 $(BIN)/python -m pytest -o timeout=0 \
 	    --hypothesis-seed=$$seed tests/contract/test_dataset_graphs.py || exit 1; done
 
 chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of each mode, and count every element (hours)
-	SPANWISE_TEST_CHAOS=200 SPANWISE_TEST_LEASES=20000 $(BIN)/python -m pytest -s -o faulthandler_timeout=0 \
+	SPANWISE_TEST_CHAOS=200 SPANWISE_TEST_LEASES=20000 $(BIN)/python -m pytest -s -o timeout=0 \
 	    tests/scenario/test_service_chaos.py tests/pipelines/input/service/dispatcher/test_leasing.py
 
 # Hosts are network namespaces, which root makes; PostgreSQL is Debian's.
@@ -85,7 +85,7 @@ test-hosts: $(VENV)/.dev $(VENV)/storage/versitygw  ## Run schedulers on two hos
 	    { echo "Installing PostgreSQL, MariaDB, iproute2 and a C compiler"; \
 	    apt-get install --yes --no-install-recommends postgresql mariadb-server iproute2 gcc libc6-dev >/dev/null; }
 	SPANWISE_TEST_HOSTS=1 SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(BIN)/python -m pytest -n 0 \
-	    -o faulthandler_timeout=0 tests/scenario/test_hosts.py tests/scenario/test_partitions.py
+	    -o timeout=0 tests/scenario/test_hosts.py tests/scenario/test_partitions.py
 
 # Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.
 test-ui: $(VENV)/.ui  ## Look at the web page with a real browser, and run the notebook in a real kernel
@@ -105,16 +105,16 @@ test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clu
 	$(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,kubernetes,ray,test]'
 	tests/contract/beam_engines.sh $(VENV)/beam $(VENV)/engines/bin/python
-	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 SPANWISE_TEST_KUBERNETES=$(abspath $(VENV)/kubernetes/kube) SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 \
+	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 SPANWISE_TEST_KUBERNETES=$(abspath $(VENV)/kubernetes/kube) SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=1800 \
 	    tests/contract/test_ray_cluster.py tests/contract/test_kubernetes_cluster.py tests/contract/test_executor.py tests/scenario/test_engines.py tests/scenario/test_kubernetes_storage.py tests/scenario/test_demo_cluster.py \
 	    tests/scheduler/data_service/test_engine_workers.py
-	SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) $(VENV)/engines/bin/python -m pytest -n 0 -o faulthandler_timeout=0 tests/scenario/test_beam_runners.py
+	SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=0 tests/scenario/test_beam_runners.py
 
 test-training: $(BIN)/python  ## Train with JAX on two hosts that are killed and cut off, and replicas on clusters of Ray and, where it is installed, Slurm; needs root, ip, unshare, cc
 	$(BIN)/python -m venv $(VENV)/training
 	$(VENV)/training/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[ray,test]'
 	$(VENV)/training/bin/python -m pip --disable-pip-version-check --quiet install jax
-	JAX_PLATFORMS=cpu SPANWISE_TEST_TRAINING=1 SPANWISE_TEST_RAY=1 $(if $(shell command -v slurmctld),SPANWISE_TEST_SLURM=1) $(VENV)/training/bin/python -m pytest -n 0 \
+	JAX_PLATFORMS=cpu SPANWISE_TEST_TRAINING=1 SPANWISE_TEST_RAY=1 $(if $(shell command -v slurmctld),SPANWISE_TEST_SLURM=1) $(VENV)/training/bin/python -m pytest -n 0 -o timeout=1800 \
 	    tests/scenario/test_trained_together.py tests/scenario/test_shared_out.py tests/contract/test_gangs.py
 	SPANWISE_TEST_RAY=1 $(VENV)/training/bin/python -m pytest -n 0 tests/contract/test_gangs_on_ray.py  # another cluster
 
@@ -124,7 +124,7 @@ test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightnin
 	$(VENV)/torch/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[test]'
 	$(VENV)/torch/bin/python -m pip --disable-pip-version-check --quiet install torch torchdata lightning jax orbax-checkpoint
 	XLA_FLAGS=--xla_force_host_platform_device_count=4 JAX_PLATFORMS=cpu SPANWISE_TEST_FRAMEWORKS=1 \
-	    $(VENV)/torch/bin/python -m pytest -n 0 -W default tests/frameworks tests/contract/test_dataset_graphs.py
+	    $(VENV)/torch/bin/python -m pytest -n 0 -o timeout=1800 -W default tests/frameworks tests/contract/test_dataset_graphs.py
 	$(BIN)/python -m venv $(VENV)/tensorflow
 	$(VENV)/tensorflow/bin/python -m pip --disable-pip-version-check --quiet install 'tensorflow-cpu>=2.19' cloudpickle fsspec \
 	    google-crc32c hypothesis pillow polars prometheus-client pyarrow pydantic pydantic-settings pytest rich xxhash

@@ -2,10 +2,12 @@
 
 import contextlib
 import functools
+import gc
 import os
 import re
 import signal
 import sys
+import time
 from importlib import import_module
 
 import pytest
@@ -48,6 +50,8 @@ LIBRARIES = (
 )
 TRIED = pytest.StashKey()  # the libraries that are not installed, once that is known
 POLARS = pytest.StashKey()  # is in the stash once this process has used Polars
+FLIGHT = pytest.StashKey()  # the same of Flight
+ENDING_S = 40.0  # a consumer's thread may be in a fetch, which has 30 s
 SETTLED, GROWTH_BYTES = pytest.StashKey(), 48 << 20  # what its memory was when it last settled
 
 
@@ -89,7 +93,7 @@ def _is_scenario(item):
 
 def _place_in_order(item):
     if not _is_scenario(item):
-        if SERVING & {*item.path.parts}:
+        if SERVING & {*item.path.parts} or hasattr(item.module, "Service"):
             return SERVES_FLIGHT
         if hasattr(item.module, "pl") and not hasattr(item.module, "Bench"):
             return USES_POLARS
@@ -117,16 +121,33 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Refuses Polars in this process before the tests that fork nodes: a fork that uses it waits for ever."""
+    """Refuses Polars and Flight in this process before tests that fork nodes: a fork that uses them waits for ever."""
     result = yield
     if POLARS not in item.config.stash and any(re.fullmatch("polars-[0-9]+", each) for each in process.thread_names()):
         item.config.stash[POLARS] = True
         if _place_in_order(item) < USES_POLARS:
             pytest.fail("uses Polars in this process, whose threads no fork has: see tests/forked.py")
+    if FLIGHT not in item.config.stash and _place_in_order(item) < SERVES_FLIGHT and _is_flight_in_use():
+        item.config.stash[FLIGHT] = True
+        pytest.fail("leaves Flight in use in this process, whose threads no fork has: close it, or see _place_in_order")
     grown = warm.count_anonymous_bytes() - item.config.stash[SETTLED]
     if grown >= GROWTH_BYTES and (nextitem is None or nextitem.path != item.path):
         _settle(item.config)  # or forks cost more and more
     return result
+
+
+def _is_flight_in_use():
+    """Whether a Flight client or server is left, once threads that are about to end have ended."""
+    forks = sys.modules.get("spanwise.pipelines.input.service.wire.forks")
+    if forks is None:
+        return False
+    deadline = time.monotonic() + ENDING_S
+    while forks.is_in_use():
+        gc.collect()
+        if not forks.is_in_use() or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return forks.is_in_use()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from spanwise.orchestrator import errors
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
 from spanwise.orchestrator.fingerprint import versions
+from spanwise.pipelines.input.service.wire import forks
 from spanwise.pipelines.input.service.wire.diagnosis import diagnose
 from spanwise.pipelines.input.service.wire.requests import Request, ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
@@ -114,16 +115,23 @@ class ServiceConnection:
     """A client of one server."""
 
     def __init__(self, address: str, security: Security) -> None:
+        """Connects when it first asks.
+
+        Raises:
+            ServiceError: it is not an address, or this process was forked from one that uses Flight.
+        """
         from pyarrow import flight
 
         self.address = with_scheme(address, security)
         self._security = security
         self._is_diagnosed = False
+        forks.refuse_orphan()
         self._client = flight.connect(
             self.address,
             generic_options=[("grpc.max_reconnect_backoff_ms", 500)],
             **security.client_arguments(self.address),
         )
+        forks.note_user(self._client)
 
     def _options(self, timeout_s: float) -> flight.FlightCallOptions:
         from pyarrow import flight

@@ -15,6 +15,7 @@ from pyarrow import flight
 
 from spanwise.orchestrator import logs
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
+from spanwise.pipelines.input.service.wire import forks
 from spanwise.pipelines.input.service.wire.connection import HELLO, packed_answer, parse_request, to_flight_error
 from spanwise.pipelines.input.service.wire.gate import PortDoor, SecretDoor, TokenGate
 from spanwise.pipelines.input.service.wire.meter import ServerMeter
@@ -118,6 +119,7 @@ class FlightServer(flight.FlightServerBase):
         get: Callable[[bytes], flight.FlightDataStream] | None = None,
     ) -> None:
         security.check_bind(host)
+        forks.refuse_orphan()
         scheme = "grpc+tls" if security.is_tls else "grpc"
         self._actions = actions
         self._limit_bytes = limit_bytes
@@ -139,6 +141,7 @@ class FlightServer(flight.FlightServerBase):
             raise ServiceError(
                 f"the data service cannot listen at {host}:{port}: {error}. Is the port in use? Port 0 picks one."
             ) from error
+        forks.note_user(self)
         self.listens_at: int = self.port
         if self._gate is not None:
             if secret is not None:
