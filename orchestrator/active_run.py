@@ -11,8 +11,9 @@ from dataclasses import replace
 from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.errors import Fenced, StoreError
 from spanwise.orchestrator.executor import ExecutorEvent
-from spanwise.orchestrator.job import FenceQuery, JobEnded, JobFailure
+from spanwise.orchestrator.job import FenceQuery, JobEnded, JobFailure, JobPlaced
 from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
+from spanwise.orchestrator.placement import Placement, record_placement
 from spanwise.orchestrator.pool import POLL_S, Slot
 from spanwise.orchestrator.run import BaseRun, Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
@@ -85,12 +86,19 @@ class ActiveRun:
             return
         if isinstance(event, FenceQuery):
             self._nodes.executor.answer(event.id, self._reason_to_hold_back())
+        elif isinstance(event, JobPlaced):
+            self._note_placement(self._jobs[event.id].execution, event.placement)
         elif isinstance(event, JobEnded):
             job = self._jobs.pop(event.id)
             if job.slot is not None and event.outputs is not None and self._nodes.pools.is_lost(job.slot):
                 event = JobEnded(id=event.id, failure=JobFailure(message=_SLOT_LOST.format(slot=job.slot.place)))
             self._settle(self._nodes.finish(job, event, stopping=bool(self._stopping)))
             self._release(job.slot)
+
+    def _note_placement(self, execution: Execution, placement: Placement) -> None:
+        record_placement(self._nodes.store, execution, placement)
+        where = f"{placement.place}  {placement.page_url}".rstrip()
+        self._announce("node-placed", execution.node, execution, where)
 
     def enforce_limits(self) -> None:
         """Stops jobs of this run whose time is up, and all of them once somebody has asked to stop it."""

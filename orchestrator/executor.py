@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol, Self, TypeAlias
 
-from spanwise.orchestrator.job import GRACE_S, FenceQuery, GatherQuery, JobEnded, NodeJob
+from spanwise.orchestrator.job import GRACE_S, FenceQuery, GatherQuery, JobEnded, JobPlaced, NodeJob
 from spanwise.orchestrator.process import Survivor
 
-ExecutorEvent: TypeAlias = JobEnded | FenceQuery | GatherQuery
+ExecutorEvent: TypeAlias = JobEnded | JobPlaced | FenceQuery | GatherQuery
 """What `wait` returns."""
 
 

@@ -13,7 +13,7 @@ from typing import Self
 from spanwise.orchestrator.active_gang import ActiveGang
 from spanwise.orchestrator.elastic_gang import ElasticGang
 from spanwise.orchestrator.executor import Executor, ExecutorEvent
-from spanwise.orchestrator.job import GRACE_S, FenceQuery, GatherQuery, JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.job import GRACE_S, FenceQuery, GatherQuery, JobEnded, JobFailure, JobPlaced, NodeJob
 from spanwise.orchestrator.process import Survivor
 
 
@@ -77,6 +77,8 @@ class GangExecutor:
             case FenceQuery(member):
                 gang.asking.append(member)
                 return FenceQuery(gang.job.id)
+            case JobPlaced(member, placement) if gang.members[member].replica.rank == 0:
+                return JobPlaced(gang.job.id, placement)
             case GatherQuery():
                 for member, reply in gang.hear(event).items():
                     self._below.answer(member, reply)

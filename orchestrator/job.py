@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, ArtifactArchive
+from spanwise.orchestrator.placement import Placement
 from spanwise.orchestrator.replica import ALONE, ONE, Gang, Replica
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.verdict import Verdict
@@ -75,6 +76,14 @@ class JobEnded:
     id: int
     outputs: Mapping[str, tuple[Artifact, ...]] | None = None  #: drafts, when it succeeded
     failure: JobFailure | None = None
+
+
+@dataclass(frozen=True)
+class JobPlaced:
+    """An engine has placed a job on a machine, where it starts now."""
+
+    id: int
+    placement: Placement
 
 
 @dataclass(frozen=True)

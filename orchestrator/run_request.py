@@ -15,8 +15,9 @@ from spanwise.orchestrator.run import BaseRun, Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim
 
 EventName: TypeAlias = Literal[
-    "run-started", "base-run-chosen", "abandoned-run-closed", "node-waiting", "node-started", "node-reused",
-    "node-completed", "node-failed", "retry-scheduled", "node-canceled", "node-skipped", "stop-requested", "run-ended",
+    "run-started", "base-run-chosen", "abandoned-run-closed", "node-waiting", "node-started", "node-placed",
+    "node-reused", "node-completed", "node-failed", "retry-scheduled", "node-canceled", "node-skipped",
+    "stop-requested", "run-ended",
 ]  # fmt: skip
 
 

@@ -39,8 +39,9 @@ from spanwise.orchestrator.agents.messages import (
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, SpanwiseError
 from spanwise.orchestrator.executor import ExecutorEvent
-from spanwise.orchestrator.job import FenceQuery, GatherQuery, JobEnded, JobFailure, NodeJob
+from spanwise.orchestrator.job import FenceQuery, GatherQuery, JobEnded, JobFailure, JobPlaced, NodeJob
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.placement import Placement
 from spanwise.orchestrator.process import Survivor
 from spanwise.orchestrator.resources import NOTHING_ASKED, Resources
 
@@ -90,6 +91,7 @@ class _Member:
     stopped: JobFailure | None = None
     idle_since: float = 0.0
     ready: Ready | None = None
+    placement: Placement | None = None  #: once it has answered
     ended: bool = False
     closing: bool = False
     unproven: bool = False  #: whether something of it may be left
@@ -109,9 +111,12 @@ class AgentExecutor:
         root: Path | None,
         mark: int,
         report: Callable[[], None],
+        page_url: str = "",
         kept_s: float = KEPT_S,
     ) -> None:
+        """`page_url` is that of an agent's page, with `{agent}` for its name; empty: the one that the engine says."""
         self._engine = engine
+        self._page_url = page_url
         self._root = root
         self._mark = mark
         self._wake = report
@@ -145,6 +150,8 @@ class AgentExecutor:
                 self._agents.append(agent)
             agent.job, agent.stopped = job, None
             self._jobs[job.id] = agent
+        if agent.placement is not None:
+            self._tell(JobPlaced(job.id, agent.placement))
         agent.outbox.put(StartJob(job))
         if not agent.threads:
             self._run(agent, self._talk, agent)
@@ -228,6 +235,7 @@ class AgentExecutor:
                 if agent.closing or agent.stopped is not None:
                     raise AgentLost("It was stopped while it waited for a machine.")  # noqa: TRY301
             self._prepare(agent, line)
+            self._place(agent, line)
             self._run(agent, self._send_all, agent, line)
             self._listen(agent, line)
             failure = JobFailure(message="The agent was closed.")
@@ -296,6 +304,12 @@ class AgentExecutor:
         finally:
             if token is not None:
                 token.unlink(missing_ok=True)
+
+    def _place(self, agent: _Member, line: AgentLine) -> None:
+        assert agent.job is not None
+        page_url = self._page_url.replace("{agent}", line.agent) or line.page_url
+        agent.placement = Placement(place=f"{self._engine.name}: {line.place}", page_url=page_url)
+        self._tell(JobPlaced(agent.job.id, agent.placement))
 
     def _first(self, line: AgentLine) -> Iterator[Report]:
         while True:

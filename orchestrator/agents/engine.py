@@ -28,6 +28,14 @@ class AgentLine(Protocol):
     def place(self) -> str:
         """Where the agent runs, for people; known once it has answered."""
 
+    @property
+    def agent(self) -> str:
+        """What the engine calls the agent; known once it has answered."""
+
+    @property
+    def page_url(self) -> str:
+        """The engine's own page about the agent; empty where it has none, or it is not known."""
+
     def wait_started(self, timeout_s: float) -> bool:
         """Whether the agent runs; waits for at most `timeout_s`. Raises AgentLost."""
 

@@ -137,6 +137,12 @@ class KubernetesLine:
     def place(self) -> str:
         return "" if self._pod is None else f"{self._pod.machine} (pod {self._pod.name})"
 
+    @property
+    def agent(self) -> str:
+        return "" if self._pod is None else self._pod.name
+
+    page_url = ""  #: Kubernetes has none
+
     def wait_started(self, timeout_s: float) -> bool:
         if self._streams is None and not self._attach():
             time.sleep(timeout_s)

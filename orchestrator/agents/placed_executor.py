@@ -29,6 +29,7 @@ class PlacedExecutor:
         root: Path | None,
         away: Collection[str],
         machine: Machine | None = None,
+        page_url: str = "",
         kept_s: float = KEPT_S,
     ) -> None:
         """Forks; do this early. Without a root, the jobs read and write no files of the controller.
@@ -51,6 +52,7 @@ class PlacedExecutor:
                 root=root and root.absolute(),
                 mark=self._here.mark,
                 report=self._here.wake,
+                page_url=page_url,
                 kept_s=kept_s,
             )
         except BaseException:

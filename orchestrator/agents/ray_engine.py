@@ -43,6 +43,7 @@ class RayEngine:
             ) from error
         self._address = address
         self._connected = False
+        self._dashboard = ""
         self._lock = threading.Lock()
 
     @property
@@ -54,7 +55,7 @@ class RayEngine:
 
     def launch(self, mark: int, number: int, asked: Resources) -> RayLine:
         self._connect()
-        return _launch(mark, number, asked, "SPREAD")
+        return _launch(mark, number, asked, "SPREAD", self._dashboard)
 
     def reserve(self, mark: int, number: int, asked: Resources, count: int) -> RayReservation:
         ray = self._connect()
@@ -64,7 +65,7 @@ class RayEngine:
             strategy="STRICT_SPREAD" if asked.spread else "PACK",
             name=f"gang-{mark}-{number}",
         )
-        return RayReservation(group, mark, asked)
+        return RayReservation(group, mark, asked, self._dashboard)
 
     def end_all(self, mark: int) -> list[str]:
         ray = self._connect()
@@ -90,12 +91,15 @@ class RayEngine:
             if not self._connected:
                 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
                 try:
-                    ray.init(address=self._address, namespace=NAMESPACE, logging_level="ERROR", log_to_driver=False)
+                    context = ray.init(
+                        address=self._address, namespace=NAMESPACE, logging_level="ERROR", log_to_driver=False
+                    )
                 except Exception as error:  # Ray raises many kinds, some of them of gRPC
                     raise AgentLost(
                         f"No Ray cluster answers at {self._address}: {str(error).strip()[:300]}. Start one, or name "
                         f"another address: in spanwise.toml [executor] address = 'HOST:6379', or --cluster HOST:6379"
                     ) from error
+                self._dashboard = context.dashboard_url or ""
                 self._connected = True
         return ray
 
@@ -103,16 +107,17 @@ class RayEngine:
 class RayReservation:
     """A placement group: Ray removes it when its driver ends, which is the controller."""
 
-    def __init__(self, group: Any, mark: int, asked: Resources) -> None:
+    def __init__(self, group: Any, mark: int, asked: Resources, dashboard: str) -> None:
         self._group = group
         self._mark = mark
         self._asked = asked
+        self._dashboard = dashboard
 
     def launch(self, rank: int, number: int) -> RayLine:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         there = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=rank)
-        return _launch(self._mark, number, self._asked, there)
+        return _launch(self._mark, number, self._asked, there, self._dashboard)
 
     def release(self) -> None:
         import ray
@@ -121,7 +126,7 @@ class RayReservation:
             ray.util.remove_placement_group(self._group)
 
 
-def _launch(mark: int, number: int, asked: Resources, where: Any) -> RayLine:
+def _launch(mark: int, number: int, asked: Resources, where: Any, dashboard: str) -> RayLine:
     import ray
 
     options: dict[str, Any] = {"num_cpus": 1 if asked.cpus is None else asked.cpus, "num_gpus": asked.gpus}
@@ -137,29 +142,38 @@ def _launch(mark: int, number: int, asked: Resources, where: Any) -> RayLine:
         scheduling_strategy=where,
         **options,
     )
-    return RayLine(actor.remote())
+    return RayLine(actor.remote(), dashboard)
 
 
 class RayLine:
     """The line to an agent in an actor."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, dashboard: str) -> None:
         self._actor = actor
-        self._node = ""
+        self._dashboard = dashboard
+        self._machine = self._node = self._agent = ""
         self._started = actor.place.remote()
         self._sent = 0
         self._received = 0
 
     @property
     def place(self) -> str:
-        return self._node
+        return f"{self._machine} (Ray's node {self._node[:12]})"
+
+    @property
+    def agent(self) -> str:
+        return self._agent
+
+    @property
+    def page_url(self) -> str:
+        return f"http://{self._dashboard}/#/actors/{self.agent}" if self._dashboard else ""
 
     def wait_started(self, timeout_s: float) -> bool:
         import ray
 
         done, _ = ray.wait([self._started], timeout=timeout_s)
         if done:
-            self._node = self._get(lambda: self._started)
+            self._machine, self._node, self._agent = self._get(lambda: self._started)
         return bool(done)
 
     def send(self, message: Command | Prepare) -> None:
@@ -215,6 +229,7 @@ class AgentHost:
         import ray
 
         self._place = str(ray.get_runtime_context().get_node_id())
+        self._name = str(ray.get_runtime_context().get_actor_id())
         mine, theirs = socket.socketpair()
         theirs.set_inheritable(True)
         command = [sys.executable, "-m", "spanwise.orchestrator.agents.agent", str(theirs.fileno()), self._place]
@@ -233,9 +248,9 @@ class AgentHost:
         self._sending = threading.Lock()
         threading.Thread(target=self._listen, name="agent", daemon=True).start()
 
-    def place(self) -> str:
-        """The node of Ray that it is on."""
-        return self._place
+    def place(self) -> tuple[str, str, str]:
+        """The machine that it is on, and what Ray calls that and the actor."""
+        return socket.gethostname(), self._place, self._name
 
     def send(self, number: int, message: Command | Prepare) -> None:
         """Passes a message on, once, however often it is sent."""

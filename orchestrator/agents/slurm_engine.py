@@ -106,6 +106,12 @@ class SlurmLine:
     def place(self) -> str:
         return self._place
 
+    @property
+    def agent(self) -> str:
+        return self._job
+
+    page_url = ""  #: Slurm has none
+
     def wait_started(self, timeout_s: float) -> bool:
         try:
             if not self._line.poll(timeout_s):

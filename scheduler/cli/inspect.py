@@ -49,6 +49,7 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
 
     Example: spanwise show flights/42
     """
+    from spanwise.orchestrator.placement import find_placements
     from spanwise.scheduler.inspect import records, verdicts
 
     with open_client(root, config) as client:
@@ -57,7 +58,8 @@ def show(run: Run, whole: All = False, root: Root = None, config: Config = None,
             print_document(found.document())
             return
         executions = [record.execution for record in found.executions()]
-        echo(records.format_run(found.run, executions, now=now(), whole=whole), root, config)
+        placements = find_placements(client.session.store, executions)
+        echo(records.format_run(found.run, executions, now=now(), whole=whole, placements=placements), root, config)
         if judged := verdicts.format_verdicts(client.session.store, verdicts.published(executions)):
             typer.echo(f"\n{judged}")
 

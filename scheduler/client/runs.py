@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.placement import find_placements
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.scheduler.client.artifacts import ArtifactRecord, records_of
 from spanwise.scheduler.client.session import Session
@@ -221,10 +222,11 @@ class RunRecord:
     def document(self) -> Document:
         """As `spanwise show --json` prints it."""
         executions = self.session.store.executions(self.run)
+        placements = find_placements(self.session.store, executions)
         calendar = run_calendar(self.run)
         return {
             **records.run_document(self.run),
-            "executions": [records.execution_document(e, calendar) for e in executions],
+            "executions": [records.execution_document(e, calendar, placements.get(e.name)) for e in executions],
             "verdicts": verdicts.list_verdicts(self.session.store, verdicts.published(executions)),
         }
 

@@ -26,7 +26,7 @@ from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.orchestrator.executor import Executor, ExecutorEvent
-from spanwise.orchestrator.job import FenceQuery, JobEnded, NodeJob
+from spanwise.orchestrator.job import FenceQuery, JobEnded, JobPlaced, NodeJob
 from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
@@ -105,6 +105,9 @@ class EngineWorkers:
     def _take(self, event: ExecutorEvent, folder: str) -> None:
         if isinstance(event, FenceQuery):
             self._executor.answer(event.id, None)  # workers publish nothing, so no lease guards them
+            return
+        if isinstance(event, JobPlaced):
+            log.info("worker-placed", extra={"worker": event.id, "place": event.placement.place})
             return
         assert isinstance(event, JobEnded), "a worker has no replicas that it would ask"
         message, cause = ("it ended", "died") if event.failure is None else (event.failure.message, event.failure.cause)

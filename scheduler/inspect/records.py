@@ -16,6 +16,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.placement import Placement
 from spanwise.orchestrator.run import Execution, Run, format_source
 from spanwise.orchestrator.signature import format_annotation
 from spanwise.scheduler.formatting import (
@@ -112,9 +113,18 @@ def format_runs(found: Sequence[Run], *, now: datetime, zone: tzinfo | None = No
 
 
 def format_run(
-    record: Run, executions: Sequence[Execution], *, now: datetime, zone: tzinfo | None = None, whole: bool = False
+    record: Run,
+    executions: Sequence[Execution],
+    *,
+    now: datetime,
+    zone: tzinfo | None = None,
+    whole: bool = False,
+    placements: Mapping[str, Placement] = MappingProxyType({}),
 ) -> str:
-    """One run and its nodes; `whole` adds parameters left at their defaults and shortens nothing."""
+    """One run and its nodes; `whole` adds parameters left at their defaults and shortens nothing.
+
+    `placements` are those of its executions, by name.
+    """
     calendar = run_calendar(record)
     facts = {
         "run": record.name,
@@ -137,10 +147,13 @@ def format_run(
     facts["controller"] = f"pid {record.pid} on {record.host}"
     width = max(map(len, facts))
     head = "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items())
-    return "\n\n".join([head, *(format_execution(e, calendar, now=now, whole=whole) for e in executions)])
+    shown = [format_execution(e, calendar, now=now, whole=whole, placement=placements.get(e.name)) for e in executions]
+    return "\n\n".join([head, *shown])
 
 
-def format_execution(record: Execution, calendar: Calendar, *, now: datetime, whole: bool = False) -> str:
+def format_execution(
+    record: Execution, calendar: Calendar, *, now: datetime, whole: bool = False, placement: Placement | None = None
+) -> str:
     """One execution: its reason, duration, parameters, inputs and outputs, each output with its summary."""
     calendar = execution_calendar(record, calendar)
     kind = "" if record.component in ("", record.node) else f" ({record.component})"
@@ -152,6 +165,8 @@ def format_execution(record: Execution, calendar: Calendar, *, now: datetime, wh
         state = "reused" if record.reused is not None else record.state.value
         lines = [f"{record.node}{kind}: {state}{attempt}, {format_duration(elapsed_s(record, now))}"]
         lines += [f"  why         {reason}"] if reason else []
+        if placement is not None:
+            lines += [f"  on          {part}" for part in (placement.place, placement.page_url) if part]
     lines += [
         f"  parameter   {name} = {describe_parameter(name, text, calendar, whole=whole)}"
         for name, text in record.parameters.items()
@@ -201,14 +216,15 @@ def run_document(record: Run) -> Document:
     }
 
 
-def execution_document(record: Execution, calendar: Calendar) -> Document:
-    """An execution for programs."""
+def execution_document(record: Execution, calendar: Calendar, placement: Placement | None = None) -> Document:
+    """An execution for programs; `place` and `page_url` only where an engine has executed it."""
     names = (
         "id", "node", "component", "attempt", "state", "started", "work_started", "work_ended", "ended", "reason",
         "reused", "error", "log", "parameters",
     )  # fmt: skip
     return {
         **as_document(record, *names),
+        **({} if placement is None else dataclasses.asdict(placement)),
         "took_s": elapsed_s(record),
         "inputs": {n: [artifact_document(a, calendar) for a in found] for n, found in record.inputs.items()},
         "outputs": {n: [artifact_document(a, calendar) for a in found] for n, found in record.outputs.items()},

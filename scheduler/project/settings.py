@@ -81,6 +81,7 @@ class ExecutorSettings:
     memory: str | None = None  #: the same of memory, such as "32GiB"
     gpus: tuple[str, ...] | None = None  #: the same of GPUs, as CUDA_VISIBLE_DEVICES names them
     pools: Mapping[str, int] = field(default_factory=dict)  #: how many nodes of each pool may run at once
+    page_url: str | None = None  #: of the engine's page about an agent, with `{agent}` for its name there
     pods: PodSettings | None = None  #: on Kubernetes, what the pods of nodes have in common
 
     def name_of(self, pipeline: str) -> str:
@@ -292,6 +293,7 @@ def _written_settings() -> type[BaseSettings]:
         memory: Annotated[str, AfterValidator(_memory)] | None = None
         gpus: list[str] | None = None
         pools: dict[str, Annotated[int, Field(ge=1)]] | None = None
+        page_url: Annotated[str, AfterValidator(_page_url)] | None = None
         kubernetes: WrittenPods | None = None
 
     class WrittenStorage(BaseModel):
@@ -378,6 +380,12 @@ def _memory(text: str) -> str:
         parse_memory(text)
     except ParameterError as error:
         raise ValueError(str(error)) from error
+    return text
+
+
+def _page_url(text: str) -> str:
+    if not text.startswith(("http://", "https://")) or "{agent}" not in text:
+        raise ValueError("it is no URL with {agent} in it, such as https://cluster/pods/{agent}")
     return text
 
 

@@ -28,7 +28,9 @@ def open_executor(pipeline: Pipeline, settings: Settings) -> Executor:
     from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
 
     engine = open_engine(f"{chosen.name}:{chosen.address or ''}", chosen.pods)
-    return PlacedExecutor(pipeline, engine, root=settings.root, away=away, machine=machine)
+    return PlacedExecutor(
+        pipeline, engine, root=settings.root, away=away, machine=machine, page_url=chosen.page_url or ""
+    )
 
 
 def _place(node: Component, default: str, settings: ExecutorSettings) -> str:

@@ -96,7 +96,7 @@ class Follower:
         with self._lock:
             if event.what == "node-started" and event.execution is not None:
                 self._logs[event.node] = Tail(Path(event.execution.log))
-            elif event.node in self._logs:
+            elif event.node in self._logs and event.what != "node-placed":
                 self._show(event.node, self._logs.pop(event.node).rest())
             self._display.show_event(event)
 
@@ -188,6 +188,7 @@ def format_event(event: Event) -> str:
         "abandoned-run-closed": f"Run {event.message} was abandoned and is now closed",
         "node-waiting": f"{node} waits: {reason}",
         "node-started": f"{node} started{_attempt(execution)}",
+        "node-placed": f"{node} runs on {event.message}",
         "node-reused": f"{node} {'reused: ' * (not _chosen(execution))}{_reason(execution)}",
         "node-completed": f"{node} complete in {duration}",
         "node-failed": f"{node} failed after {duration}: {reason}",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Pipeline, Run
 from spanwise.orchestrator.errors import RunError
-from spanwise.orchestrator.job import JobEnded, NodeJob
+from spanwise.orchestrator.job import JobEnded, JobPlaced, NodeJob
 
 
 class Tally(Artifact):
@@ -271,7 +271,7 @@ def until_all_ended(executor, count, within_s=120.0, lost=None) -> list[JobEnded
         for event in executor.wait(0.1):
             if isinstance(event, JobEnded):
                 ended.append(event)
-            else:
+            elif not isinstance(event, JobPlaced):
                 executor.answer(event.id, lost)
         if len(ended) >= count:
             return ended

@@ -17,7 +17,7 @@ from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
 from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.agents.ray_engine import RayEngine
 from spanwise.orchestrator.agents.slurm_engine import SlurmEngine
-from spanwise.orchestrator.job import FenceQuery
+from spanwise.orchestrator.job import FenceQuery, JobEnded
 from spanwise.orchestrator.local_executor import LocalExecutor
 from tests.contract.executor_jobs import Bench, Reads, Work, is_gone, until_all_ended, until_ended, until_logged
 from tests.contract.ray_cluster import start_ray
@@ -130,6 +130,20 @@ def test_outputs_come_back_with_their_content(executor, bench):
     assert (tally.rows, tally.size_bytes, bool(tally.content), tally.id) == (3, 1, True, 0)
     assert tally.uri == job.outputs["tally"]
     assert (tally.path / "rows").read_text() == "3"
+
+
+def test_an_engine_says_where_a_job_is_before_it_ends(executor, bench):
+    """Once, by its name and that of a machine; a job on this machine is nowhere else."""
+    job, events = bench.job(), []
+    executor.start(job)
+    deadline = time.monotonic() + 120.0
+    while not any(isinstance(event, JobEnded) for event in events) and time.monotonic() < deadline:
+        events += executor.wait(0.1)
+
+    *placed, ended = events
+    assert isinstance(ended, JobEnded)
+    assert [event.id for event in placed] == [job.id] * bool(executor.engine)
+    assert all(re.fullmatch(rf"{re.escape(executor.engine)}: \S.*", event.placement.place) for event in placed)
 
 
 @pytest.mark.parametrize(

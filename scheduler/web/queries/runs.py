@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.placement import Placement, find_placements
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.scheduler.formatting import elapsed_s, format_duration, format_run_span, run_calendar, single_line
 from spanwise.scheduler.inspect import artifact_summary, records
@@ -166,6 +167,7 @@ class NodeView:
     name: str
     state: str
     execution: Execution | None = None
+    placement: Placement | None = None  #: where an engine has executed it
     attempts: int = 0
     took_s: float | None = None
     waited_s: float | None = None  #: from when all that it read was there
@@ -209,7 +211,9 @@ def read_run(site: WebSite, pipeline: str, number: int) -> RunView:
         attempts[execution.node] += 1
     nodes = [_node(run, name, last.get(name), attempts[name]) for name in dict.fromkeys([*run.nodes, *last])]
     waited = _queued(nodes)
-    nodes = [replace(node, waited_s=waited.get(node.name)) for node in nodes]
+    placements = find_placements(site.store, last.values())
+    placed = {name: placements.get(execution.name) for name, execution in last.items()}
+    nodes = [replace(node, waited_s=waited.get(node.name), placement=placed.get(node.name)) for node in nodes]
     newer = next((r.number for r in itertools.islice(site.store.runs(pipeline, before=number + 2), 1)), number)
     return RunView(
         run=run,

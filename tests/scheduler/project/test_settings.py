@@ -215,12 +215,14 @@ def test_the_executor_is_a_table(folder: Path) -> None:
     """Its name, and that of single pipelines; what this machine has; the sizes of pools."""
     (folder / "spanwise.toml").write_text(
         '[executor]\nname = "ray"\naddress = "10.0.0.5:6379"\ncpus = 2\nmemory = "4GiB"\ngpus = ["0"]\n'
+        'page_url = "https://cluster/actors/{agent}"\n'
         '[executor.pools]\ngpu = 1\n[executor.pipelines]\nsmall = "local"\n'
     )
 
     executor = settings.read().executor
 
     assert (executor.name, executor.address, dict(executor.pools)) == ("ray", "10.0.0.5:6379", {"gpu": 1})
+    assert executor.page_url == "https://cluster/actors/{agent}"
     assert (executor.name_of("small"), executor.name_of("large")) == ("local", "ray")
     assert (executor.machine.cpus, executor.machine.memory_bytes, executor.machine.gpus) == (2, 4 << 30, ("0",))
 
@@ -257,6 +259,8 @@ def test_pods_have_settings_of_their_own(folder: Path, monkeypatch: pytest.Monke
         ('memory = "much"', "'much' is not an amount of memory"),
         ("pools = {gpu = 0}", "executor.pools.gpu: input should be greater than or equal to 1"),
         ("cpu = 3", "executor.cpu: is not a setting"),
+        ('page_url = "https://cluster/pods"', "executor.page_url: it is no URL with {agent} in it"),
+        ('page_url = "file:///{agent}"', "executor.page_url: it is no URL with {agent} in it"),
     ],
 )
 def test_a_wrong_executor_is_refused(folder: Path, text: str, says: str) -> None:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.orchestrator import Execution, State
+from spanwise.orchestrator.placement import Placement, record_placement
 from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
@@ -86,6 +87,20 @@ def test_a_run_shows_its_nodes_what_they_made_and_why(past, page):
     assert "no cached result matched" in text_of(found)
     assert "What differs from run 2" in text_of(found)
     assert page("/runs/flights/3/diff").status_code == page("/runs/flights/3/why/Trainer").status_code == 200
+
+
+def test_a_node_that_an_engine_executes_links_to_the_page_of_the_engine(past, page):
+    """With the machine that did it; the engine is told nothing of where the link stands."""
+    a_week(past)
+    execution = past.store.executions(past.store.run("flights", 3))[0]
+    record_placement(
+        past.store, execution, Placement(place="ray:auto: one", page_url="http://cluster:8265/#/actors/a1")
+    )
+
+    found = page("/runs/flights/3")
+
+    assert "ray:auto: one" in text_of(found)
+    assert '<a href="http://cluster:8265/#/actors/a1" rel="noreferrer">' in found.text
 
 
 def test_spans_are_drawn_with_their_state_and_listed(past, page):
