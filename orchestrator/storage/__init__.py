@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from spanwise.orchestrator.storage.bucket import StorageBucket, as_os_errors, forget_buckets, open_bucket
     from spanwise.orchestrator.storage.copies import LocalCopies, machine_copies
     from spanwise.orchestrator.storage.listing import find_newest_span, list_objects
+    from spanwise.orchestrator.storage.object_lease import ObjectLease, write_once
     from spanwise.orchestrator.storage.unfinished import UnfinishedUpload
     from spanwise.orchestrator.storage.url import (
         SCHEMES,
@@ -28,6 +29,7 @@ __all__ = [
     "BucketArchive",
     "LocalCopies",
     "ObjectInfo",
+    "ObjectLease",
     "ObjectUrl",
     "StorageBucket",
     "UnfinishedUpload",
@@ -42,6 +44,7 @@ __all__ = [
     "open_bucket",
     "parse_url",
     "refuse_url",
+    "write_once",
 ]
 
 _MODULES = {
@@ -49,6 +52,7 @@ _MODULES = {
     "bucket": ("StorageBucket", "as_os_errors", "forget_buckets", "open_bucket"),
     "copies": ("LocalCopies", "machine_copies"),
     "listing": ("find_newest_span", "list_objects"),
+    "object_lease": ("ObjectLease", "write_once"),
     "unfinished": ("UnfinishedUpload",),
     "url": (
         "SCHEMES",

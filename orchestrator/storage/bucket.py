@@ -223,8 +223,10 @@ def as_os_errors() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
-def open_bucket(home: ObjectUrl) -> StorageBucket:
+def open_bucket(home: ObjectUrl, *, retry_for: timedelta | None = None) -> StorageBucket:
     """The bucket of a URL. A process opens it once, and keeps its connections.
+
+    `retry_for` is how long a request is made again while the storage is away; a minute, if it is not said.
 
     Raises:
         StorageError: the library for object storage is not installed, or the environment's settings are wrong.
@@ -234,7 +236,7 @@ def open_bucket(home: ObjectUrl) -> StorageBucket:
     if _used_by not in (None, me):
         return cast("StorageBucket", _open_helped(home, me))
     _used_by = me
-    return _open(home)
+    return _open(home, retry_for or _RETRY_FOR)
 
 
 def forget_buckets() -> None:
@@ -249,7 +251,7 @@ def _open_helped(home: ObjectUrl, process: int) -> HelpedBucket:  # noqa: ARG001
 
 
 @functools.lru_cache(maxsize=64)
-def _open(home: ObjectUrl) -> StorageBucket:
+def _open(home: ObjectUrl, retry_for: timedelta) -> StorageBucket:
     try:
         from obstore import exceptions, store
     except ImportError as error:
@@ -257,13 +259,13 @@ def _open(home: ObjectUrl) -> StorageBucket:
             f"{home}: object storage needs the extra 'storage':  pip install 'spanwise[storage]'"
         ) from error
     try:
-        return StorageBucket(home, _connect(home, store))
+        return StorageBucket(home, _connect(home, store, retry_for))
     except (exceptions.BaseError, ValueError) as error:
         raise StorageError(f"{home}: {explain(error, home)}") from error
 
 
-def _connect(home: ObjectUrl, store) -> ObjectStore:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
-    retries = {"retry_timeout": _RETRY_FOR}
+def _connect(home: ObjectUrl, store, retry_for: timedelta) -> ObjectStore:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
+    retries = {"retry_timeout": retry_for}
     if home.scheme == "s3":
         http = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
         options = {"allow_http": True} if http else None

@@ -255,13 +255,18 @@ def trouble_alert(
     return Alert(
         kind="scheduler",
         pipeline=pipeline,
-        cause=f"scheduler {pipeline} {what}",
+        cause=trouble_cause(what, site, pipeline),
         subject=f"scheduler: {what}{f' ({pipeline})' if pipeline else ''}",
         text=_first_lines(error),
         facts={"host": site.host},
         commands={**_folder(site), **(fixes or {}), "See all schedules": site.command("schedule", "status")},
         at=at,
     )
+
+
+def trouble_cause(what: str, site: Site, pipeline: str = "") -> str:
+    """The cause of an alert about a scheduler: that of another host may be well, and does not end it."""
+    return f"scheduler {pipeline} {what} on {site.host}"
 
 
 def recovery_alert(

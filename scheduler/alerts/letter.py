@@ -155,7 +155,8 @@ class _LetterPlanner:
 
 
 def _within(moment: datetime, route: AlertRoute, now: datetime) -> bool:
-    return moment <= now < moment + timedelta(seconds=route.group_s)  # else the clock was set back
+    """A moment may come from a host whose clock is ahead; if it is ahead by more, our clock was set back."""
+    return abs(now - moment) < timedelta(seconds=route.group_s)
 
 
 def _after(cause: OpenCause | None, letter: Letter, announced: datetime) -> OpenCause | None:

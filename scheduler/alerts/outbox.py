@@ -1,4 +1,4 @@
-"""The outbox: alerts in files, each written before anything is sent, and sent until every channel has accepted it.
+"""The outbox: alerts in the root, each written before anything is sent, and sent until every channel has accepted it.
 
     <root>/alerts/outbox/   letters: alerts that are still to be sent
     <root>/alerts/open/     causes that were alerted and have not recovered
@@ -6,42 +6,48 @@
     <root>/alerts/sent/     the last letters that are done
     <root>/alerts/lock      held by whoever delivers
 
-`put` only writes a file, so it needs neither network nor database. `deliver`, on its own in this root, sends what
-`letter.plan_letters` lets go. A letter is sent to each channel once; only when the process is killed between a
-channel's answer and the note of it, is it sent there again.
+So it is in a folder, which needs neither network nor database; `outbox_bucket` says how it is in object storage. `put`
+only writes. `deliver`, on its own in this root, sends what `letter.plan_letters` lets go, whichever host has put it in.
+A letter is sent to each channel once; only when the process is killed between a channel's answer and the note of it, is
+it sent there again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
-import json
+import functools
 import logging
 import random
 import sys
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
-from spanwise.orchestrator import durable
-from spanwise.scheduler.alerts.alert import Alert, format_body, format_title
+from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.storage import is_object_url
+from spanwise.scheduler.alerts.alert import (
+    Alert,
+    format_body,
+    format_title,
+    local_site,
+    recovery_alert,
+    trouble_alert,
+    trouble_cause,
+)
 from spanwise.scheduler.alerts.channel import AlertChannel, AlertRoutes, ChannelMessage, ChannelSender
-from spanwise.scheduler.alerts.letter import DeliveryAttempt, Letter, LetterPlan, OpenCause, plan_letters
+from spanwise.scheduler.alerts.letter import DeliveryAttempt, Letter, LetterPlan, plan_letters
+from spanwise.scheduler.alerts.outbox_bucket import BucketOutbox, OutboxTaken
+from spanwise.scheduler.alerts.outbox_folder import FolderOutbox
+from spanwise.scheduler.alerts.outbox_store import OutboxStore
 
 log = logging.getLogger("spanwise.alerts")
 
-T = TypeVar("T")
-
-FOLDER = "alerts"
-SENT_LETTERS = 1000
-"""The maximum number of letters kept in `sent`."""
-
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 3600.0
 GIVEN_UP_AFTER = timedelta(days=7)
+
+_BUSY_S = 5.0  # until it is seen whether the host that delivers has gone on, or has died
+_NOT_STORED = "alerts cannot be stored in the root"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,20 +64,20 @@ class DeliveryReport:
 # Putting in
 
 
-def put(root: Path, alert: Alert) -> bool:
+def put(place: str | Path, alert: Alert, *, spool: bool = True) -> bool:
     """Stores an alert until it is delivered; a recovery only if its cause was alerted.
+
+    `place` is the root. While its object storage is away, the alert goes to the spool of this host; with `spool` false
+    it does not, for alerts that are raised again when they were not stored, by whichever host is there then.
 
     Never raises: what could not be stored is logged, and printed on stderr; then it returns False, and `send_now` may
     still get through.
     """
     try:
-        if alert.kind == "recovery" and not was_alerted(root, alert.cause):
-            return True
-        level = logging.INFO if alert.kind == "recovery" else logging.WARNING
-        log.log(level, "alert-raised", extra={"kind": alert.kind, "pipeline": alert.pipeline, "subject": alert.subject})
-        name = f"{_stamp(alert.at)}-{_digest(alert.cause)}-{uuid.uuid4().hex[:8]}"
-        letter = Letter(id=name, alert=alert, since=alert.at)
-        _write(_file(root, "outbox", letter.id), _document(letter))
+        outbox = _open(place)
+        if isinstance(outbox, BucketOutbox):
+            return _put_shared(outbox, alert, spool=spool)
+        return _put(outbox, alert)
     except Exception as error:  # whatever it is, the scheduler goes on
         log.exception("alert-lost", extra={"kind": alert.kind, "subject": alert.subject})
         with contextlib.suppress(OSError, ValueError):  # stderr may be gone
@@ -79,13 +85,46 @@ def put(root: Path, alert: Alert) -> bool:
                 f"spanwise: could not store an alert ({error}); it says:\n{alert.subject}\n{format_body(alert)}\n"
             )
         return False
+
+
+def _put(outbox: OutboxStore, alert: Alert) -> bool:
+    if alert.kind == "recovery" and not outbox.was_alerted(alert.cause):
+        return True
+    level = logging.INFO if alert.kind == "recovery" else logging.WARNING
+    log.log(level, "alert-raised", extra={"kind": alert.kind, "pipeline": alert.pipeline, "subject": alert.subject})
+    outbox.add(alert)
     return True
 
 
-def was_alerted(root: Path, cause: str) -> bool:
-    """Whether an alert of this cause was sent, or is about to be."""
-    mark = _digest(cause)
-    return _file(root, "open", mark).exists() or any((root / FOLDER / "outbox").glob(f"*-{mark}-*.json"))
+def _put_shared(outbox: BucketOutbox, alert: Alert, *, spool: bool) -> bool:
+    if alert.kind == "recovery" and outbox.spool.was_alerted(alert.cause):
+        return _put(outbox.spool, alert)  # behind its alert, which was sent from there
+    if not outbox.is_away:
+        try:
+            return _put(outbox, alert)
+        except StorageError as error:
+            outbox.mark_away(error)
+    if spool:
+        outbox.spool.add(alert)  # a recovery too: whether it ends anything, the bucket knows
+        return True
+    trouble = trouble_alert(_NOT_STORED, at=alert.at, site=local_site(), error=outbox.why_away)
+    if not outbox.spool.was_alerted(trouble.cause):
+        _put(outbox.spool, trouble)
+    return False
+
+
+def was_alerted(place: str | Path, cause: str) -> bool:
+    """Whether an alert of this cause was sent, or is about to be; while the storage is away, from this host."""
+    outbox = _open(place)
+    if not isinstance(outbox, BucketOutbox):
+        return outbox.was_alerted(cause)
+    if outbox.spool.was_alerted(cause):
+        return True
+    try:
+        return not outbox.is_away and outbox.was_alerted(cause)
+    except StorageError as error:
+        outbox.mark_away(error)
+        return False
 
 
 def send_now(channels: Iterable[AlertChannel], alert: Alert) -> dict[str, str]:
@@ -95,71 +134,121 @@ def send_now(channels: Iterable[AlertChannel], alert: Alert) -> dict[str, str]:
         return {channel.name: sender.send(channel, message) for channel in channels}
 
 
-def list_waiting(root: Path) -> list[Letter]:
-    """What is in the outbox, oldest first."""
-    return list(_letters(root))
+def list_waiting(place: str | Path) -> list[Letter]:
+    """What is in the outbox, oldest first.
+
+    Raises:
+        StorageError: its object storage cannot be reached, or refuses.
+    """
+    outbox = _open(place)
+    if isinstance(outbox, BucketOutbox):
+        spooled = FolderOutbox(outbox.spool.root).letters()
+        return sorted([*BucketOutbox(str(place)).letters(), *spooled], key=lambda letter: letter.id)
+    return outbox.letters()
+
+
+def count_waiting(place: str | Path) -> int:
+    """The number of letters in the outbox; in object storage, when this process looked last."""
+    outbox = _open(place)
+    return outbox.waiting if isinstance(outbox, BucketOutbox) else len(outbox.names())
+
+
+def wants_delivery(place: str | Path) -> bool:
+    """Whether `deliver` may have something to do. Asks no network."""
+    outbox = _open(place)
+    return outbox.wants_delivery() if isinstance(outbox, BucketOutbox) else bool(outbox.names())
+
+
+def _open(place: str | Path) -> FolderOutbox | BucketOutbox:
+    return _open_bucket(str(place)) if is_object_url(str(place)) else FolderOutbox(Path(place))
+
+
+@functools.cache  # it remembers what it has read
+def _open_bucket(place: str) -> BucketOutbox:
+    return BucketOutbox(place)
 
 
 # Delivering
 
 
-def deliver(root: Path, routes: AlertRoutes, now: datetime) -> DeliveryReport:
+def deliver(place: str | Path, routes: AlertRoutes, now: datetime) -> DeliveryReport:
     """Sends what is due, and notes what was sent. Takes as long as the network does; one at a time in a root.
+
+    While the object storage of the root is away, what waits on this host is sent.
 
     Raises:
         OSError: the outbox cannot be read.
     """
-    if not (root / FOLDER / "outbox").is_dir():
+    outbox = _open(place)
+    if isinstance(outbox, BucketOutbox):
+        return _deliver_shared(outbox, routes, now)
+    return _deliver_folder(outbox, routes, now)
+
+
+def _deliver_folder(outbox: FolderOutbox, routes: AlertRoutes, now: datetime) -> DeliveryReport:
+    if not outbox.exists:
         return DeliveryReport()
-    with _alone(root) as alone:
-        return _deliver_all(root, routes, now) if alone else DeliveryReport(busy=True)
+    with outbox.alone() as alone:
+        return _deliver_all(outbox, routes, now) if alone else DeliveryReport(busy=True)
 
 
-def _deliver_all(root: Path, routes: AlertRoutes, now: datetime) -> DeliveryReport:
+def _deliver_shared(outbox: BucketOutbox, routes: AlertRoutes, now: datetime) -> DeliveryReport:
+    try:
+        if not outbox.look(routes):
+            return DeliveryReport(waiting=outbox.waiting)
+        with outbox.alone() as alone:
+            if not alone:
+                outbox.look_again(_BUSY_S)
+                return DeliveryReport(busy=True)
+            _end_trouble(outbox, now)
+            report = _deliver_all(outbox, routes, now)
+            outbox.note_delivery(routes, None if report.next is None else (report.next - now).total_seconds())
+            return report
+    except OutboxTaken as error:
+        log.warning("delivery-taken-over", extra={"reason": str(error)})
+        outbox.look_again(_BUSY_S)
+        return DeliveryReport(busy=True)
+    except StorageError as error:
+        outbox.mark_away(error)
+        return _deliver_folder(outbox.spool, routes, now)
+
+
+def _end_trouble(outbox: BucketOutbox, now: datetime) -> None:
+    """Announces that alerts can be stored again: those of the spool have just been."""
+    site = local_site()
+    cause = trouble_cause(_NOT_STORED, site)
+    if outbox.cause(cause).open is not None:
+        outbox.add(recovery_alert("", at=now, site=site, cause=cause, summary="alerts can be stored again"))
+
+
+def _deliver_all(outbox: OutboxStore, routes: AlertRoutes, now: datetime) -> DeliveryReport:
     by_cause: dict[str, list[Letter]] = {}
-    for letter in _letters(root):
+    for letter in outbox.letters():
         by_cause.setdefault(letter.alert.cause, []).append(letter)
+    plans: dict[str, tuple[Sequence[Letter], LetterPlan]] = {}
     going: list[Letter] = []
     moments: list[datetime] = []
     for cause, letters in by_cause.items():
-        route = routes.of(letters[0].alert.pipeline)
-        arranged = plan_letters(letters, _cause(root, cause), route, now, recovered=_find_recovery_time(root, cause))
-        _carry_out(root, cause, letters, arranged)
-        going += (letter for letter in arranged.letters if letter.released)
-        if arranged.cause and any(not letter.released for letter in arranged.letters):
-            moments.append(arranged.cause.announced + timedelta(seconds=route.group_s))
+        route, known = routes.of(letters[0].alert.pipeline), outbox.cause(cause)
+        plan = plan_letters(letters, known.open, route, now, recovered=known.recovered)
+        plans[cause] = letters, plan
+        going += (letter for letter in plan.letters if letter.released)
+        if plan.cause and any(not letter.released for letter in plan.letters):
+            moments.append(plan.cause.announced + timedelta(seconds=route.group_s))
+    outbox.record(plans)
     with ChannelSender() as sender:
-        return _send_all(root, routes, sorted(going, key=lambda letter: letter.id), moments, sender, now)
-
-
-def _carry_out(root: Path, cause: str, before: Sequence[Letter], arranged: LetterPlan) -> None:
-    """Writes what has changed: letters first, so that a process that dies in between loses none."""
-    known = {letter.id: letter for letter in before}
-    for letter in arranged.letters:
-        if letter != known[letter.id]:
-            _store(root, letter)
-    file = _file(root, "open", _digest(cause))
-    with _log_errors("cause", cause):
-        if arranged.cause is None:
-            file.unlink(missing_ok=True)
-        elif arranged.cause != _cause(root, cause):
-            _write(file, {**asdict(arranged.cause), "cause": cause})
-        if arranged.recovered is not None and arranged.recovered != _find_recovery_time(root, cause):
-            _write(_file(root, "recovered", _digest(cause)), {"at": arranged.recovered, "cause": cause})
-    for letter in arranged.dropped:
-        with _log_errors("letter", letter.id):
-            _file(root, "outbox", letter.id).unlink(missing_ok=True)
+        return _send_all(outbox, routes, sorted(going, key=lambda letter: letter.id), moments, sender, now)
 
 
 def _send_all(
-    root: Path,
+    outbox: OutboxStore,
     routes: AlertRoutes,
     letters: Sequence[Letter],
     moments: list[datetime],
     sender: ChannelSender,
     now: datetime,
 ) -> DeliveryReport:
-    sent, left = 0, len(moments)
+    sent, left, finished = 0, len(moments), False
     failed: dict[str, str] = {}
     down: dict[str, datetime] = {}  # channels that have failed this time, and when to try them again
     behind: set[tuple[str, str]] = set()  # cause and channel of what is not sent: what comes later keeps its place
@@ -170,7 +259,7 @@ def _send_all(
             if attempt is None:
                 continue
             if _due(attempt, now) and channel.name not in down and (letter.alert.cause, channel.name) not in behind:
-                letter, fault = _try_channel(root, letter, channel, sender, now)
+                letter, fault = _try_channel(outbox, letter, channel, sender, now)
                 if not fault:
                     sent += 1
                     continue
@@ -181,12 +270,15 @@ def _send_all(
             left += 1
             moments += (max(a.next, down.get(name, a.next)) for name, a in letter.todo.items())
         else:
-            _finish(root, letter)
+            _finish(outbox, letter)
+            finished = True
+    if finished:
+        outbox.tidy()
     return DeliveryReport(sent=sent, waiting=left, failed=failed, next=min(moments, default=None))
 
 
 def _try_channel(
-    root: Path, letter: Letter, channel: AlertChannel, sender: ChannelSender, now: datetime
+    outbox: OutboxStore, letter: Letter, channel: AlertChannel, sender: ChannelSender, now: datetime
 ) -> tuple[Letter, str]:
     """The letter after one attempt with one channel, and what was wrong.
 
@@ -196,7 +288,7 @@ def _try_channel(
     again = now + timedelta(seconds=wait_s(letter.id + channel.name, count))
     trying = DeliveryAttempt(count=count, next=again, error="the attempt was interrupted")
     letter = replace(letter, todo={**letter.todo, channel.name: trying})
-    _store(root, letter)
+    outbox.write(letter)
     message = ChannelMessage(title=format_title(letter.alert, letter.count), body=_body(letter), kind=letter.alert.kind)
     facts = {"letter": letter.id, "channel": channel.name, "attempt": count}
     if fault := sender.send(channel, message):
@@ -206,7 +298,7 @@ def _try_channel(
         todo = {name: attempt for name, attempt in letter.todo.items() if name != channel.name}
         letter = replace(letter, todo=todo, done={**letter.done, channel.name: now})
         log.info("alert-sent", extra=facts)
-    if not _store(root, letter) and letter.done:
+    if not outbox.write(letter) and letter.done:
         letter = replace(letter, todo={})  # one channel has it; without a note of that it would get it again and again
     return letter, fault
 
@@ -225,115 +317,9 @@ def _body(letter: Letter) -> str:
     return format_body(letter.alert, count=letter.count, since=letter.since, complaint=letter.complaint)
 
 
-def _finish(root: Path, letter: Letter) -> None:
-    """Moves a letter that was delivered or has expired to the sent ones, and keeps only the newest of these."""
+def _finish(outbox: OutboxStore, letter: Letter) -> None:
+    """Puts a letter that was delivered or has expired among the sent ones."""
     if letter.todo:
         facts = {"letter": letter.id, "subject": letter.alert.subject, "channels": list(letter.todo)}
         log.error("alert-abandoned", extra=facts)
-    here, there = _file(root, "outbox", letter.id), _file(root, "sent", letter.id)
-    try:
-        there.parent.mkdir(exist_ok=True)
-        here.replace(there)
-        for old in sorted(there.parent.iterdir())[:-SENT_LETTERS]:
-            old.unlink(missing_ok=True)
-    except OSError:
-        log.exception("letter-misfiled", extra={"letter": letter.id})
-        with _log_errors("letter", letter.id):
-            here.unlink(missing_ok=True)  # it would be sent again
-
-
-# Files
-
-
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[bool]:
-    """Whether no other process delivers in this root; the kernel releases the lock when its holder dies."""
-    with (root / FOLDER / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
-def _letters(root: Path) -> Iterator[Letter]:
-    for file in sorted((root / FOLDER / "outbox").glob("*.json")):
-        try:
-            yield _read(Letter, {**json.loads(file.read_bytes()), "id": file.stem})
-        except FileNotFoundError:
-            continue  # whoever delivers was quicker
-        except (OSError, ValueError, TypeError):
-            log.exception("letter-unreadable", extra={"file": str(file)})
-            with _log_errors("letter", file.stem):
-                file.replace(file.with_suffix(".unreadable"))
-
-
-def _cause(root: Path, cause: str) -> OpenCause | None:
-    try:
-        return _read(OpenCause, json.loads(_file(root, "open", _digest(cause)).read_bytes()))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        log.exception("cause-unreadable", extra={"cause": cause})
-        return None
-
-
-def _find_recovery_time(root: Path, cause: str) -> datetime | None:
-    """When the recovery of a cause was last sent; None if it never was."""
-    try:
-        return datetime.fromisoformat(json.loads(_file(root, "recovered", _digest(cause)).read_bytes())["at"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError):
-        log.exception("recovery-unreadable", extra={"cause": cause})
-        return None
-
-
-def _store(root: Path, letter: Letter) -> bool:
-    with _log_errors("letter", letter.id):
-        _write(_file(root, "outbox", letter.id), _document(letter))
-        return True
-    return False
-
-
-@contextlib.contextmanager
-def _log_errors(what: str, name: str) -> Iterator[None]:
-    """Continues when a file cannot be written: an alert that is sent twice is better than one that is not sent."""
-    try:
-        yield
-    except OSError:
-        log.exception("write-failed", extra={what: name})
-
-
-def _write(file: Path, document: Mapping[str, object]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
-    durable.put(file, [json.dumps(document, default=_text).encode()], draft=draft)
-
-
-def _text(value: object) -> str:
-    assert isinstance(value, datetime)
-    return value.isoformat()
-
-
-def _document(letter: Letter) -> dict[str, object]:
-    return {name: value for name, value in asdict(letter).items() if name != "id"}
-
-
-def _read(kind: type[T], known: Mapping[str, object]) -> T:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind).validate_python(known)
-
-
-def _file(root: Path, folder: str, name: str) -> Path:
-    return root / FOLDER / folder / f"{name}.json"
-
-
-def _digest(cause: str) -> str:
-    return hashlib.blake2b(cause.encode(), digest_size=8).hexdigest()
-
-
-def _stamp(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S%f}"
+    outbox.finish(letter)

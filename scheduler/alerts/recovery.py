@@ -25,7 +25,7 @@ def record_recovery(
     store: Store,
     run: Run,
     spans: Collection[int],
-    home: Path,
+    place: str | Path,
     parts_of: Callable[[str], Collection[str]] | None = None,
     missed: MissedTicks | None = None,
 ) -> None:
@@ -34,7 +34,8 @@ def record_recovery(
     `parts_of` gives the parts that the run has completed, by schedule key; None: all. It also recovers all ticks that
     were to run on the newest data, whichever that was. Whoever records many recoveries gives the same `missed` to each.
 
-    Only what was alerted is announced; the next scheduler, `schedule tick` or `schedule check` delivers it.
+    Only what was alerted is announced, by whichever host; `place` is the root. The next scheduler, `schedule tick` or
+    `schedule check` delivers it.
     """
     keys, now = list_keys(store, run.pipeline), datetime.now(UTC)
     missed = MissedTicks(store) if missed is None else missed
@@ -43,17 +44,19 @@ def record_recovery(
         for key in keys
     ]
     if any(recovered):
-        _announce(store, run.pipeline, home, now, f"run {run.number} succeeded", missed.is_any)
+        _announce(store, run.pipeline, place, now, f"run {run.number} succeeded", missed.is_any)
 
 
-def record_closing(store: Store, records: Sequence[TickRecord], closure: TickClosure, home: Path) -> list[TickRecord]:
+def record_closing(
+    store: Store, records: Sequence[TickRecord], closure: TickClosure, place: str | Path
+) -> list[TickRecord]:
     """Closes missed ticks of a pipeline, and announces it once none is left; returns those that were closed."""
     closed = close_ticks(store, records, closure)
     if closed:
         by = f" by {closure.who}" if closure.who else ""
         summary = f"the last missed tick was {closure.how.value}{by}"
         is_any = functools.partial(is_any_missed, store)
-        _announce(store, pipeline_of(closed[0].key), home, closure.at, summary, is_any)
+        _announce(store, pipeline_of(closed[0].key), place, closure.at, summary, is_any)
     return closed
 
 
@@ -79,7 +82,7 @@ def list_recoveries(
 
 
 def _announce(
-    store: Store, pipeline: str, home: Path, now: datetime, summary: str, is_any: Callable[[str], bool]
+    store: Store, pipeline: str, place: str | Path, now: datetime, summary: str, is_any: Callable[[str], bool]
 ) -> None:
     for each in list_recoveries(store, pipeline, at=now, site=alert.local_site(), summary=summary, is_any=is_any):
-        outbox.put(home, each)
+        outbox.put(place, each)

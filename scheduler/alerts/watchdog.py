@@ -23,8 +23,8 @@ def send_alerts(
     settings.root.mkdir(parents=True, exist_ok=True)
     for status in statuses:
         for each in list_alerts(status, now, site):
-            outbox.put(settings.root, each)
-    outbox.deliver(settings.root, routes, now)
+            outbox.put(settings.place, each)
+    outbox.deliver(settings.place, routes, now)
 
 
 def list_alerts(status: ScheduleStatus, now: datetime, site: Site) -> Iterator[Alert]:

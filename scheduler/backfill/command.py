@@ -195,7 +195,7 @@ def close_outside(settings: Settings, plan: BackfillPlan, loaded: Loaded) -> lis
     with root.open_for_writing(settings) as store:
         runs = itertools.islice(store.runs(loaded.pipeline.name), _RECENT)
         newest = next((run for run in runs if run.state is State.COMPLETE), None)
-        return close_superseded(store, loaded.pipeline, loaded.calendar, settings.root, run=newest)
+        return close_superseded(store, loaded.pipeline, loaded.calendar, settings.place, run=newest)
 
 
 def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan, loaded: Loaded) -> Backfill:

@@ -236,8 +236,8 @@ class _BackfillRunner:
             return  # the spans of a tick are those of the leading node
         self._done.update(self._backfill.spans if run.span is None else (run.span,))
         if not (self._backfill.train and run.span is not None):
-            spans, home = self._missed & self._done, self._context.settings.root
-            record_recovery(self._context.store, run, spans, home, missed=self._missed_ticks)
+            spans, place = self._missed & self._done, self._context.settings.place
+            record_recovery(self._context.store, run, spans, place, missed=self._missed_ticks)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:

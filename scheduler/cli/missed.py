@@ -102,7 +102,7 @@ def acknowledge(
             spans = range(first, last + 1)
         selected = select_missed(store, keys, spans=spans, tick=tick)
         closure = TickClosure(how=Closing.ACKNOWLEDGED, at=now(), who=user_name(), because=because.strip())
-        done = record_closing(store, selected, closure, client.settings.root)
+        done = record_closing(store, selected, closure, client.settings.place)
     if json:
         print_document([tick_document(each, schedules[each.key], location_options(root, config)) for each in done])
     else:

@@ -83,7 +83,7 @@ def start(
     from spanwise.scheduler.daemon.metrics import SchedulerMetrics
 
     where = health.parse_address(listen)
-    metrics = SchedulerMetrics(settings.root)
+    metrics = SchedulerMetrics(settings.place)
     cron = SchedulerLoop(files, settings, let_finish=let_finish, options=options, metrics=metrics)
     with health.serve_metrics(where, metrics):
         cron.run()

@@ -59,7 +59,7 @@ class ConditionAlerts:
             self._services.send(
                 alert.recovery_alert(self._key, at=now, site=site, cause=cause, summary="runs end in time")
             )
-        elif "overrun-ahead" not in self._alerted and not outbox.was_alerted(self._services.root, cause):
+        elif "overrun-ahead" not in self._alerted and not outbox.was_alerted(self._services.place, cause):
             log.warning("overrun-forecast", extra={"pipeline": self._key, "reason": why})
             facts = format_forecast(forecast)
             self._services.send(alert.forecast_alert(self._key, at=now, site=site, forecast=why, facts=facts))

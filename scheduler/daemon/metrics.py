@@ -93,9 +93,9 @@ class MetricsPage:
 class SchedulerMetrics:
     """What one scheduler has to tell."""
 
-    def __init__(self, root: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, place: str | Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.turned_s = time.monotonic()  #: when the loop last turned
-        self._root = root
+        self._place = place
         self._clock = clock
         self._watched: Mapping[str, PipelineScheduler] = {}
         self._known: dict[str, KnownTimes] = {}
@@ -243,7 +243,7 @@ class SchedulerMetrics:
             {name: self._lags_s[name] for name in names if name in self._lags_s},
         )
         waiting = GaugeMetricFamily("spanwise_alerts_waiting", "Alerts in the outbox, on their way or to be grouped.")
-        waiting.add_metric([], len(outbox.list_waiting(self._root)))
+        waiting.add_metric([], outbox.count_waiting(self._place))
         yield waiting
 
 

@@ -422,7 +422,7 @@ class PipelineScheduler:
         older = due.older if loud[0].tick == ends[0][0] else None
         more = older.about - 1 if older is not None else 0  # the first tick stands for them
         why, site = reasons[names[0]], self._services.site
-        if self._services.send(alert.missed_alert(self.key, at=now, site=site, ticks=names, why=why, more=more)):
+        if self._services.record(alert.missed_alert(self.key, at=now, site=site, ticks=names, why=why, more=more)):
             for record in loud:
                 mark_alerted(store, record)
         else:
@@ -465,7 +465,7 @@ class PipelineScheduler:
         self._services.measure(store, ended)
         calendar = Calendar.from_name(self.description.calendar)
         facts = collect_facts(store, ended, end, log=self._observer.log(record), calendar=calendar, running=running)
-        sent = [self._services.send(message) for message in alerts_of(facts, now, self._services.site)]
+        sent = [self._services.record(message) for message in alerts_of(facts, now, self._services.site)]
         if not all(sent):
             self.adopting = True  # the outbox could not store it: look for it again, as if another had left it
         elif end.outcome.abnormal:

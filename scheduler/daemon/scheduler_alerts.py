@@ -51,7 +51,7 @@ class SchedulerAlerts:
         self._services.send(alert.trouble_alert(what, at=now, site=self._services.site, error=text, pipeline=pipeline))
 
     def send_recovery(self, what: str, summary: str, now: datetime, pipeline: str = "") -> None:
-        cause = f"scheduler {pipeline} {what}"
+        cause = alert.trouble_cause(what, self._services.site, pipeline)
         self._services.send(
             alert.recovery_alert(pipeline, at=now, site=self._services.site, cause=cause, summary=summary)
         )
@@ -92,12 +92,12 @@ class SchedulerAlerts:
             self._delivery.join(DELIVERY_S)
 
     def _start_delivery(self) -> None:
-        if not outbox.list_waiting(self._settings.root):
+        if not outbox.wants_delivery(self._settings.place):
             return
 
         def deliver() -> None:
             try:
-                outbox.deliver(self._settings.root, self._routes, self._clock.now())
+                outbox.deliver(self._settings.place, self._routes, self._clock.now())
             except Exception as error:
                 log.exception("alert-delivery-failed", extra={"reason": str(error)})
 

@@ -42,4 +42,8 @@ class SchedulerServices:
 
     def send(self, message: Alert) -> bool:
         """Puts an alert into the outbox."""
-        return outbox.put(self.root, message)
+        return outbox.put(self.place, message)
+
+    def record(self, message: Alert) -> bool:
+        """Puts an alert into the outbox that every host sees; False: it is raised again, by whoever is there then."""
+        return outbox.put(self.place, message, spool=False)

@@ -192,7 +192,12 @@ def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:
         yield HealthCheck("alerts", "fail", "not usable", str(error))
         return
     yield HealthCheck("alerts", "ok", f"sent to {', '.join(c.name for c in routes.channels)}")
-    if left := [letter for letter in outbox.list_waiting(settings.root) if letter.todo]:
+    try:
+        waiting = outbox.list_waiting(settings.place)
+    except SpanwiseError as error:
+        yield HealthCheck("outbox", "fail", "cannot be read", str(error))
+        return
+    if left := [letter for letter in waiting if letter.todo]:
         tried = [f"{name}: {a.error}" for letter in left for name, a in letter.todo.items() if a.error]
         since = f"{len(left)} not sent yet, the oldest since {format_time(left[0].since)}"
         yield HealthCheck("outbox", "warn", "; ".join(dict.fromkeys([since, *tried])), "spanwise doctor --alert")

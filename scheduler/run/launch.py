@@ -119,13 +119,13 @@ def run_loaded(
                 request=complete_request(request(store), loaded, settings, execution),
                 observe=observe,
             )
-            _close_missed(store, outcome, loaded, settings.root)
+            _close_missed(store, outcome, loaded, settings.place)
             return outcome
     finally:
         executor.close()
 
 
-def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, home: Path) -> None:
+def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, place: str) -> None:
     """Records which missed ticks the run has recovered, in the parts that it completed, and which it has superseded."""
     if not outcome.succeeded or outcome.run.replay:
         return
@@ -145,8 +145,8 @@ def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, home: Path)
             run = outcome.run
             leads = not run.spans or run.calendar == loaded.calendar.value
             spans = [] if run.span is None or not leads else [run.span]
-            record_recovery(store, run, spans, home, completed)
-            close_superseded(store, loaded.pipeline, loaded.calendar, home, run=run)
+            record_recovery(store, run, spans, place, completed)
+            close_superseded(store, loaded.pipeline, loaded.calendar, place, run=run)
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
         log.warning("recovery-lost", extra={"run": outcome.run.name, "reason": str(error)})
 

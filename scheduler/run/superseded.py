@@ -20,7 +20,7 @@ from spanwise.scheduler.schedule.outcome import Closing, TickClosure
 
 
 def close_superseded(
-    store: Store, pipeline: Pipeline, calendar: Calendar, home: Path, *, run: Run | None
+    store: Store, pipeline: Pipeline, calendar: Calendar, place: str | Path, *, run: Run | None
 ) -> list[TickRecord]:
     """Closes the missed ticks whose spans no window would read if they were ingested now; returns those.
 
@@ -33,7 +33,7 @@ def close_superseded(
             because = f"no window reads its span any more: {_format_windows(windows, calendar)}"
             number = None if run is None else run.number
             closure = TickClosure(how=Closing.SUPERSEDED, at=now, run=number, because=because)
-            closed += record_closing(store, [record], closure, home)
+            closed += record_closing(store, [record], closure, place)
     return closed
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.scheduler.alerts import outbox
+from spanwise.scheduler.alerts import outbox, outbox_store
 from spanwise.scheduler.alerts.alert import Alert
 from spanwise.scheduler.alerts.channel import AlertChannel, AlertRoute, AlertRoutes, ChannelMessage, ChannelSender
 from spanwise.scheduler.alerts.letter import Letter, OpenCause, plan_letters
 from spanwise.scheduler.alerts.outbox import deliver, put
+from spanwise.scheduler.alerts.outbox_folder import FolderOutbox
 from spanwise.scheduler.project.settings import AlertKind
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -167,19 +168,19 @@ def test_an_interrupted_delivery_is_taken_up(seed: int, tmp_path: Path, monkeypa
     told: list[tuple[str, str]] = []
     kinds: tuple[AlertKind, ...] = ("failure", "failure", "recovery", "failure")
     _sends(monkeypatch, told)
-    write, finish = outbox._write, outbox._finish
+    put_file, finish = FolderOutbox.put, FolderOutbox.finish
     for step, kind in enumerate(kinds):
         put(tmp_path, alert(step * 100, kind))
         for _ in range(4):
-            monkeypatch.setattr(outbox, "_write", mortal(write))
-            monkeypatch.setattr(outbox, "_finish", mortal(finish))
+            monkeypatch.setattr(FolderOutbox, "put", mortal(put_file))
+            monkeypatch.setattr(FolderOutbox, "finish", mortal(finish))
             try:
                 deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON + timedelta(minutes=step * 100))
             except Killed:
                 pass
             finally:
-                monkeypatch.setattr(outbox, "_write", write)
-                monkeypatch.setattr(outbox, "_finish", finish)
+                monkeypatch.setattr(FolderOutbox, "put", put_file)
+                monkeypatch.setattr(FolderOutbox, "finish", finish)
         deliver(tmp_path, AlertRoutes(otherwise=ROUTE, pipelines={}), NOON + timedelta(minutes=step * 100 + 90))
     subjects = list(dict.fromkeys(subject for subject, _ in told))
     assert subjects == ["failure at 0", "failure at 100", "recovery at 200", "failure at 300"]
@@ -283,7 +284,7 @@ def test_without_a_channel_alerts_are_kept_to_be_read(tmp_path: Path) -> None:
 
 def test_what_was_sent_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest stay."""
-    monkeypatch.setattr(outbox, "SENT_LETTERS", 3)
+    monkeypatch.setattr(outbox_store, "SENT_LETTERS", 3)
     for minute in range(9):
         put(tmp_path, alert(minute))
 
@@ -375,7 +376,7 @@ import resource, sys
 from pathlib import Path
 from collections.abc import Callable
 from datetime import UTC, datetime
-from spanwise.scheduler.alerts import outbox
+from spanwise.scheduler.alerts import outbox, outbox_store
 from spanwise.scheduler.alerts.alert import Alert
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 alert = Alert(kind="failure", pipeline="flights", cause="c", subject="flights failed", text="as asked for", at=datetime(2026, 3, 1, tzinfo=UTC))
@@ -404,7 +405,7 @@ def test_with_a_disk_that_is_full_by_now_an_alert_is_sent_once(tmp_path: Path, m
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(outbox, "_write", full)
+    monkeypatch.setattr(FolderOutbox, "put", full)
     for minute in range(3):
         deliver(tmp_path, two(), NOON + timedelta(minutes=minute))
 

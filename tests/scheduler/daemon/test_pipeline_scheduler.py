@@ -701,7 +701,7 @@ def test_an_end_that_the_outbox_could_not_keep_is_told_later(world, monkeypatch)
     """The disk was full."""
     world.at(1)
     world.child.begin().finish(State.FAILED, "Trainer failed")
-    monkeypatch.setattr(outbox, "put", lambda root, told: False)
+    monkeypatch.setattr(outbox, "put", lambda place, told, *, spool: False)
     world.at(1, 2)
     monkeypatch.undo()
 

@@ -1,0 +1,46 @@
+"""A host that raises and delivers alerts: a process that does what it is told on stdin, a line for each.
+
+    put KIND SUBJECT [CAUSE]   `record` instead: only where every host sees it
+    deliver
+
+Each line is answered by one, a report. Its clock is so many seconds ahead. It counts itself as a machine of its own.
+"""
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+
+from spanwise.orchestrator import process
+from spanwise.scheduler.alerts import outbox, outbox_bucket
+from spanwise.scheduler.alerts.alert import Alert
+from spanwise.scheduler.alerts.channel import read_routes
+from spanwise.scheduler.project.settings import AlertSettings
+
+
+def main(place: str, url: str, name: str, ahead_s: str, lease_s: str) -> None:
+    process.machine = lambda: name
+    outbox_bucket.LEASE_S = float(lease_s)
+    outbox_bucket.AWAY_S = 0.0
+    routes = read_routes(AlertSettings(urls=(url,)))
+    say("ready")
+    for line in sys.stdin:
+        command, *words = shlex.split(line)
+        now = datetime.now(UTC) + timedelta(seconds=float(ahead_s))
+        if command == "deliver":
+            report = asdict(outbox.deliver(place, routes, now))
+        else:
+            kind, subject, cause = [*words, "failure flights"][:3]
+            alert = Alert(kind=kind, pipeline="flights", cause=cause, subject=subject, at=now)
+            report = {"stored": outbox.put(place, alert, spool=command == "put")}
+        say(json.dumps(report, default=str))
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
