@@ -40,7 +40,7 @@ PARTS = {
     "ui_dagster",
     "ui_history",
 }
-LONG = {"store_size"}  # half an hour and 10 GB: by name only
+LONG = {"ingest_sizes", "store_size"}  # half an hour and 10 to 20 GB: by name only
 BESIDE_PEERS = {"input", "service"}  # also measure what else there is, with an interpreter that has it
 
 HEAD = """# Benchmarks
