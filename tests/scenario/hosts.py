@@ -14,10 +14,17 @@ import sys
 import uuid
 from pathlib import Path
 
+import pytest
+
 from tests.scenario.processes import environment, kill
 
 NETWORK = "10.77.0"
 CLOCK = Path(__file__).with_name("ahead.c")
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("hosts"),
+    pytest.mark.skipif("SPANWISE_TEST_HOSTS" not in os.environ, reason="make test-hosts runs these"),
+]
 
 
 def missing():

@@ -3,7 +3,6 @@
 `make test-hosts` runs these: they need root, network namespaces, PostgreSQL and MariaDB.
 """
 
-import os
 import subprocess
 import time
 
@@ -15,10 +14,7 @@ from tests import mariadb, postgresql
 from tests.scenario import hosts
 from tests.scenario.ticking_place import FILE, Place
 
-if not os.environ.get("SPANWISE_TEST_HOSTS"):
-    pytest.skip("make test-hosts runs these", allow_module_level=True)
-
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hosts")]
+pytestmark = hosts.MARKS
 
 
 class Shared(Place):

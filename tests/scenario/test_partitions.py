@@ -28,7 +28,7 @@ GATEWAY = os.environ.get("SPANWISE_TEST_VERSITYGW")
 LIMIT_S = float(os.environ.get("SPANWISE_TEST_PARTITIONS_S", "60"))
 FILE = Path(__file__).with_name("pushing.py")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hosts")]
+pytestmark = hosts.MARKS
 
 
 class Partitioned(Shared):
