@@ -80,12 +80,13 @@ chaos-service: $(VENV)/.dev  ## Kill members of a data service in 200 rounds of 
 	    tests/scenario/test_service_chaos.py tests/pipelines/input/service/dispatcher/test_leasing.py
 
 # Hosts are network namespaces, which root makes; PostgreSQL is Debian's.
-test-hosts: $(VENV)/.dev $(VENV)/storage/versitygw  ## Run schedulers on two hosts with one database and S3, kill, stop, cut off and misdate them, and audit what is left; SPANWISE_TEST_PARTITIONS_S=1800 for half an hour of it
+test-hosts: $(VENV)/.dev $(VENV)/storage/versitygw  ## Run schedulers on two hosts with one database and S3, and dispatchers with one journal in S3; kill, stop, cut off and misdate them, and audit what is left; SPANWISE_TEST_PARTITIONS_S=1800 for half an hour of it
 	@{ ls /usr/lib/postgresql/*/bin/postgres && command -v mariadbd && command -v ip && command -v cc; } >/dev/null 2>&1 || \
 	    { echo "Installing PostgreSQL, MariaDB, iproute2 and a C compiler"; \
 	    apt-get install --yes --no-install-recommends postgresql mariadb-server iproute2 gcc libc6-dev >/dev/null; }
 	SPANWISE_TEST_HOSTS=1 SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(BIN)/python -m pytest -n 0 \
-	    -o timeout=0 tests/scenario/test_hosts.py tests/scenario/test_partitions.py
+	    -o timeout=0 tests/scenario/test_hosts.py tests/scenario/test_partitions.py \
+	    tests/scenario/test_takeover.py tests/scenario/test_takeover_on_hosts.py
 
 # Debian's Chromium; Playwright's own would be another download. CHROMIUM=/path names another.
 test-ui: $(VENV)/.ui  ## Look at the web page with a real browser, and run the notebook in a real kernel

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from spanwise.orchestrator.storage.copies import LocalCopies, machine_copies
     from spanwise.orchestrator.storage.listing import find_newest_span, list_objects
     from spanwise.orchestrator.storage.object_lease import ObjectLease, write_once
+    from spanwise.orchestrator.storage.side_by_side import call_side_by_side
     from spanwise.orchestrator.storage.unfinished import UnfinishedUpload
     from spanwise.orchestrator.storage.url import (
         SCHEMES,
@@ -34,6 +35,7 @@ __all__ = [
     "StorageBucket",
     "UnfinishedUpload",
     "as_os_errors",
+    "call_side_by_side",
     "find_newest_span",
     "forget_buckets",
     "is_object_url",
@@ -53,6 +55,7 @@ _MODULES = {
     "copies": ("LocalCopies", "machine_copies"),
     "listing": ("find_newest_span", "list_objects"),
     "object_lease": ("ObjectLease", "write_once"),
+    "side_by_side": ("call_side_by_side",),
     "unfinished": ("UnfinishedUpload",),
     "url": (
         "SCHEMES",

@@ -395,7 +395,7 @@ class Dataset(Sinks):
     ) -> Dataset:
         """The same elements, computed by the workers of a data service; later ops run here.
 
-        `service` is the dispatcher's address. The mode says how the elements are divided among the workers, and what
+        `service` is the dispatcher's address, or the URL of its journal. The mode says how the elements are divided among the workers, and what
         is guaranteed. Consumers with the same `job_name` share the elements of one pass. Elements are read from any
         worker, from those in this process ("local"), or from those at the addresses in a list.
 

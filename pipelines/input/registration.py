@@ -8,7 +8,8 @@ from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.service.client.distribute import distribute
 from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.policy import CrossTrainerCache, ShardingPolicy
-from spanwise.pipelines.input.service.wire.connection import ServiceConnection, refusing_malformed
+from spanwise.pipelines.input.service.wire.connection import refusing_malformed
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import GetDataset
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, register, unpack_graph
@@ -22,7 +23,7 @@ def register_dataset(
     Raises:
         ServiceError: the id belongs to a dataset with other elements, or the service cannot be reached.
     """
-    connection = ServiceConnection(service, security or Security.from_environment())
+    connection = DispatcherConnection(service, security or Security.from_environment())
     try:
         return register(connection, ShippedGraph.of(dataset), dataset_id)
     finally:
@@ -48,7 +49,7 @@ def from_dataset_id(
     Raises:
         ServiceError: no dataset has this id.
     """
-    connection = ServiceConnection(service, security or Security.from_environment())
+    connection = DispatcherConnection(service, security or Security.from_environment())
     try:
         with refusing_malformed("request"):
             _, content = connection.ask(GetDataset(dataset=dataset_id))

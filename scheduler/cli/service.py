@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -44,9 +43,21 @@ def dispatcher(
     host: Host = "127.0.0.1",
     port: Port = DISPATCHER_PORT,
     work_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep a journal here, and continue from it after a restart."),
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Keep a journal here, and continue from it after a restart. At a URL of object storage, a second "
+            "dispatcher stands by on another host.",
+        ),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="With a URL: the address by which others find it, if it is another."),
+    ] = None,
+    takeover_after: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="With a URL: another dispatcher takes over after this silence."),
+    ] = 15.0,
     worker: Annotated[
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="A worker of the fixed list for static sharding. May be repeated."),
@@ -70,13 +81,15 @@ def dispatcher(
     config = DispatcherConfig(
         host=host,
         port=port,
-        work_dir=None if work_dir is None else str(work_dir),
+        address=address,
+        work_dir=work_dir,
+        takeover_after_s=takeover_after,
         fault_tolerant_mode=work_dir is not None,
         worker_addresses=tuple(worker or ()),
         client_timeout_s=client_timeout,
         security=Security.from_environment(),
     )
-    server = DispatchServer(config)
+    server = DispatchServer(config, on_standby=typer.echo)
     typer.echo(f"dispatcher at {server.target}")
     with _metrics(metrics, "dispatcher", server.status):
         _serve_until_stopped(server.join, server.stop)
@@ -84,7 +97,9 @@ def dispatcher(
 
 @service.command()
 def worker(
-    dispatcher: Annotated[str, typer.Argument(metavar="DISPATCHER", help="Its address: grpc://127.0.0.1:5050.")],
+    dispatcher: Annotated[
+        str, typer.Argument(metavar="DISPATCHER", help="Its address, grpc://127.0.0.1:5050, or the URL of its journal.")
+    ],
     host: Annotated[
         str | None,
         typer.Option(
@@ -158,7 +173,9 @@ def worker(
 
 @service.command()
 def top(
-    dispatcher: Annotated[str, typer.Argument(metavar="DISPATCHER", help="Its address: grpc://127.0.0.1:5050.")],
+    dispatcher: Annotated[
+        str, typer.Argument(metavar="DISPATCHER", help="Its address, grpc://127.0.0.1:5050, or the URL of its journal.")
+    ],
     once: Annotated[bool, typer.Option("--once", help="Print the table once, and end.")] = False,
     json: Json = False,
 ) -> None:

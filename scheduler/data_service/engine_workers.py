@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -37,6 +38,7 @@ LOCAL: Final = "local"
 """The engine of this machine."""
 
 _WAIT_S: Final = 60.0
+_RETRY_S: Final = 5.0
 _PIPELINE: Final = "data-service"
 _DISCARD_PORT: Final = 9
 _READ_BYTES: Final = 1 << 16
@@ -54,7 +56,7 @@ class ServiceWorker(Component):
         """With `own_address` it listens at the address by which its machine reaches the dispatcher."""
         from spanwise.pipelines.input.service.worker.worker import WorkerServer
 
-        host = _address_towards(config.dispatcher_address) if own_address else config.host
+        host = _address_towards(_await_dispatcher(config)) if own_address else config.host
         with WorkerServer(replace(config, host=host)) as server:
             server.join()
 
@@ -155,6 +157,20 @@ def _copy_to_stderr(source: int) -> None:
         while printed := stream.read(_READ_BYTES):
             sys.stderr.buffer.write(printed)
             sys.stderr.flush()
+
+
+def _await_dispatcher(config: WorkerConfig) -> str:
+    """The address of the dispatcher; waits for one where only its journal is known."""
+    from spanwise.pipelines.input.service.wire.connection import Unreachable
+    from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
+
+    connection = DispatcherConnection(config.dispatcher_address, config.security)
+    while True:
+        try:
+            return connection.find().address
+        except Unreachable as error:
+            log.warning("dispatcher-awaited", extra={"reason": str(error)})
+            time.sleep(_RETRY_S)
 
 
 def _address_towards(dispatcher: str) -> str:

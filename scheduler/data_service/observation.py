@@ -16,10 +16,10 @@ class ServiceObserver:
     """A connection to a dispatcher, for questions about its service."""
 
     def __init__(self, dispatcher: str) -> None:
-        from spanwise.pipelines.input.service.wire.connection import ServiceConnection
+        from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
         from spanwise.pipelines.input.service.wire.security import Security
 
-        self._connection = ServiceConnection(dispatcher, Security.from_environment())
+        self._connection = DispatcherConnection(dispatcher, Security.from_environment())
 
     def read_status(self) -> dict[str, Any]:
         """Its workers, jobs and consumers now.

@@ -62,12 +62,12 @@ def test_a_backup_at_a_url_is_refused(tmp_path, monkeypatch, capsys, command):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dispatcher_keeps_no_journal_at_a_url(tmp_path, monkeypatch, capsys):
-    """It would be locked and appended to, and a folder called `s3:` is not what was wanted."""
+def test_a_dispatcher_keeps_no_journal_at_another_url(tmp_path, monkeypatch, capsys):
+    """A folder called `hdfs:` is not what was wanted."""
     monkeypatch.chdir(tmp_path)
 
-    assert main(["service", "dispatcher", "--port", "0", "--work-dir", "s3://lake/journal"]) == 2
-    assert "is a URL: its journal is locked and appended to" in capsys.readouterr().err
+    assert main(["service", "dispatcher", "--port", "0", "--work-dir", "hdfs://lake/journal"]) == 2
+    assert "the dispatcher's work_dir is 'hdfs://lake/journal', a URL" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

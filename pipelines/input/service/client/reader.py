@@ -31,6 +31,7 @@ from spanwise.pipelines.input.service.wire.connection import (
     refusing_malformed,
     this_process,
 )
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import (
     Fetch,
     JobView,
@@ -80,7 +81,7 @@ class JobReader(ABC):
         self._epoch = epoch
         self._encoding = encoding_of(job.result)
         self._security = job.security or Security.from_environment()
-        self._dispatcher = ServiceConnection(job.service, self._security)
+        self._dispatcher = DispatcherConnection(job.service, self._security)
         self._changed = threading.Condition(lock)
         self._error: SpanwiseError | None = None  # that ends the pass
         self._finished = self._is_spent

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from spanwise.orchestrator.errors import ServiceError
+from spanwise.orchestrator.storage import is_object_url, parse_url
 from spanwise.pipelines.input.service.dispatcher import decisions
 from spanwise.pipelines.input.service.dispatcher.activity import Activity
-from spanwise.pipelines.input.service.dispatcher.graphs import GraphStore
+from spanwise.pipelines.input.service.dispatcher.folder_journal import FolderJournal
+from spanwise.pipelines.input.service.dispatcher.graphs import FolderGraphs, GraphStore, MemoryGraphs, early_name
 from spanwise.pipelines.input.service.dispatcher.jobs import JobHandler
+from spanwise.pipelines.input.service.dispatcher.journal import Journal
 from spanwise.pipelines.input.service.dispatcher.keeper import StateKeeper
 from spanwise.pipelines.input.service.dispatcher.records import (
     FinishTask,
@@ -21,9 +24,11 @@ from spanwise.pipelines.input.service.dispatcher.records import (
     Record,
     RegisterWorker,
     RemoveWorker,
+    StoreGraph,
 )
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState
 from spanwise.pipelines.input.service.dispatcher.status import status_of
+from spanwise.pipelines.input.service.dispatcher.stored_journal import StoredJournal
 from spanwise.pipelines.input.service.saves.handler import SaveHandler
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.connection import UnknownTask
@@ -52,12 +57,15 @@ _log = logging.getLogger("spanwise.service.dispatcher")
 class DispatchServer(Serving):
     """A dispatcher in this process; `target` is its address."""
 
-    def __init__(self, config: DispatcherConfig | None = None) -> None:
+    def __init__(
+        self, config: DispatcherConfig | None = None, *, on_standby: Callable[[str], None] | None = None
+    ) -> None:
+        """With a journal at a URL, waits until no other dispatcher has it; `on_standby` is told for whom it waits."""
         super().__init__()
         self.config = config = config or DispatcherConfig()
-        folder = Path(config.work_dir) if config.fault_tolerant_mode and config.work_dir is not None else None
-        self._graphs = GraphStore(None if folder is None else folder / "datasets")
-        self._keeper = StateKeeper(folder)
+        config.security.check_bind(config.host)  # not only when it takes over
+        journal, self._graphs = _open_journal(config, on_standby or _log_standby)
+        self._keeper = StateKeeper(journal)
         self._activity = Activity()
         self._activity.forget_gone(self._keeper.state, time.monotonic())
         self._meter = ServerMeter()
@@ -71,6 +79,7 @@ class DispatchServer(Serving):
         actions: dict[str, Action] = {kind.kind: (kind, handler) for kind, handler in handlers.items()}
         actions |= JobHandler(self._keeper, self._activity, config).actions
         actions |= SaveHandler(self._keeper.change).actions
+        actions = {name: (kind, self._confirmed(answer)) for name, (kind, answer) in actions.items()}
         try:
             self._server = FlightServer(
                 config.host,
@@ -80,10 +89,12 @@ class DispatchServer(Serving):
                 limit_bytes=config.max_message_bytes,
                 meter=self._meter,
             )
+            self.target = self._server.target
+            scheme, _, _ = self.target.partition("://")
+            self._keeper.announce(f"{scheme}://{config.address_at(self._server.listens_at)}")
         except BaseException:
             self._keeper.close()
             raise
-        self.target = self._server.target
         self._sweeper = threading.Thread(target=self._sweep, name="dispatcher", daemon=True)
         self._sweeper.start()
 
@@ -97,16 +108,38 @@ class DispatchServer(Serving):
         self._sweeper.join()
         self._keeper.close()
 
+    def join(self) -> None:
+        """Waits until it is stopped, or has lost its journal.
+
+        Raises:
+            ServiceError: another dispatcher has taken over.
+        """
+        while not self._closed.wait(_SWEEP_S):
+            if (lost := self._keeper.lost) is not None:
+                self.stop()
+                raise lost
+
+    def _confirmed(self, answer: Callable[[Any, bytes], Answer]) -> Callable[[Any, bytes], Answer]:
+        """Answers only what is stored, and only while no other dispatcher can answer."""
+
+        def confirmed(request: Any, blob: bytes) -> Answer:
+            self._keeper.check()
+            found = answer(request, blob)
+            self._keeper.confirm()
+            return found
+
+        return confirmed
+
     # Datasets.
 
     def _register_dataset(self, request: RegisterDataset, graph: bytes) -> Answer:
-        def decide(state: ServiceState) -> list[Record]:
-            records = decisions.register(state, request)
-            if records:
-                self._graphs.put(request.dataset, graph)
-            return records
-
-        self._keeper.change(decide)
+        with self._keeper.changed:
+            is_new = bool(decisions.register(self._keeper.state, request))
+        if is_new:
+            stored = StoreGraph(dataset=request.dataset, name=self._graphs.put(graph))
+            self._keeper.change(
+                lambda state: [*wanted, stored] if (wanted := decisions.register(state, request)) else []
+            )
         return Done(), b""
 
     def _get_dataset(self, request: GetDataset, _: bytes) -> Answer:
@@ -115,7 +148,8 @@ class DispatchServer(Serving):
                 raise ServiceError(
                     f"dataset {request.dataset!r} is not registered with this dispatcher; use register_dataset."
                 )
-        return Done(), self._graphs.get(request.dataset)
+            name = self._keeper.state.graphs.get(request.dataset) or early_name(request.dataset)
+        return Done(), self._graphs.get(name)
 
     # Workers.
 
@@ -241,3 +275,18 @@ class DispatchServer(Serving):
         now = time.monotonic()
         self._activity.forget_gone(state, now)
         return self._activity.idle_jobs(state, self.config, now)
+
+
+def _log_standby(reason: str) -> None:
+    _log.warning("dispatcher-waits", extra={"reason": reason})
+
+
+def _open_journal(config: DispatcherConfig, on_standby: Callable[[str], None]) -> tuple[Journal | None, GraphStore]:
+    """The journal of a dispatcher and its place for graphs."""
+    if not config.fault_tolerant_mode or config.work_dir is None:
+        return None, MemoryGraphs()
+    if is_object_url(config.work_dir):
+        stored = StoredJournal(parse_url(config.work_dir), config.takeover_after_s, on_standby)
+        return stored, stored
+    folder = Path(config.work_dir)
+    return FolderJournal(folder), FolderGraphs(folder / "datasets")

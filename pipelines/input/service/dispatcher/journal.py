@@ -1,22 +1,17 @@
-"""The dispatcher's journal: one record per line, each with its checksum, on disk before anybody learns of it.
+"""The dispatcher's journal: what every place of it promises, and how a record is written down.
 
-A line that a crash has torn is cut off; damage before the last line is an error. A long journal is replaced in one step
-by the shortest one that leads to the same state.
+A journal is the state: a record is stored before anybody learns of it, and whoever opens the journal again finds all
+that was stored. It lies in a folder (`folder_journal`) or in object storage (`stored_journal`).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import threading
 import zlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Protocol, get_args
 
 from pydantic import TypeAdapter
 
-from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines.input.service.dispatcher.records import Record
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState
@@ -29,6 +24,46 @@ _ADAPTERS: Final[dict[bytes, TypeAdapter[Any]]] = {
 }
 
 
+class Journal(Protocol):
+    """A journal that this dispatcher alone writes."""
+
+    state: ServiceState  #: that the journal led to when it was opened
+
+    @property
+    def written(self) -> int:
+        """How many records were written since it was opened, stored or not."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to compact it."""
+
+    @property
+    def lost(self) -> ServiceError | None:
+        """Why another dispatcher has the journal now; None as long as this one has it."""
+
+    def write(self, records: Sequence[Record]) -> int:
+        """Appends records; returns the number whose `sync` makes them safe."""
+
+    def sync(self, number: int) -> None:
+        """Waits until this many records are stored; concurrent callers share the work.
+
+        Raises:
+            Unreachable: that is not known; whoever asked may ask again, here or elsewhere.
+        """
+
+    def check(self) -> None:
+        """Raises Unreachable if another dispatcher may have the journal by now."""
+
+    def compact(self, records: Iterable[Record]) -> None:
+        """Replaces all records by these; the caller sees to it that nobody writes meanwhile."""
+
+    def announce(self, address: str) -> None:
+        """Lets those who know the place of the journal find the dispatcher at this address."""
+
+    def close(self) -> None:
+        """Gives the journal up, which keeps its content."""
+
+
 def line_of(record: Record) -> bytes:
     """A record as a line: the checksum of what follows, its kind, and its fields as JSON."""
     kind = type(record).__name__.encode()
@@ -37,7 +72,11 @@ def line_of(record: Record) -> bytes:
 
 
 def record_of(line: bytes) -> Record | None:
-    """The record of a line; None if it is damaged."""
+    """The record of a line; None if it is damaged.
+
+    Raises:
+        ServiceError: another version of spanwise has written it.
+    """
     if len(line) < 10 or not line.endswith(b"\n"):  # noqa: PLR2004  checksum and blank
         return None
     text = line[9:-1]
@@ -47,100 +86,10 @@ def record_of(line: bytes) -> Record | None:
     except ValueError:
         return None
     kind, _, content = text.partition(b" ")
+    if kind not in _ADAPTERS:
+        raise ServiceError(
+            f"the dispatcher's journal has a record {kind.decode(errors='replace')!r}, which this version of spanwise "
+            f"does not know. Start the version that wrote it, or start on an empty folder."
+        )
     record: Record = _ADAPTERS[kind].validate_json(content)
     return record
-
-
-class Journal:
-    """The journal in a folder, held by one dispatcher at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / "journal"
-        self._lock = _lock(folder / "lock")
-        self.state = ServiceState()  #: that the journal leads to
-        self._size = self._replay()
-        self._file = self.path.open("ab", buffering=0)
-        self._file.truncate(self._size)
-        durable.sync_folder(self.path.parent)
-        self._writing = threading.Lock()
-        self._syncing = threading.Lock()
-        self._written = self._synced = self._compacted = 0  # records, since it was opened
-
-    def _replay(self) -> int:
-        """Applies all undamaged records; returns where they end."""
-        if not self.path.exists():
-            return 0
-        content = self.path.read_bytes()
-        at = 0
-        for line in content.splitlines(keepends=True):
-            record = record_of(line)
-            if record is None:
-                break
-            self.state.apply(record)
-            at += len(line)
-        torn = content[at:]
-        if b"\n" in torn[:-1] and any(record_of(line) is not None for line in torn.splitlines(keepends=True)):
-            number = content.count(b"\n", 0, at) + 1
-            raise ServiceError(
-                f"{self.path} is damaged: its line {number} is not what was written, and there are records behind it. "
-                f"Restore the file from a backup, or start the dispatcher on an empty folder."
-            )
-        return at
-
-    def write(self, records: Sequence[Record]) -> int:
-        """Appends records; returns the number whose `sync` makes them safe."""
-        rest = memoryview(b"".join(map(line_of, records)))
-        size = len(rest)
-        with self._writing:
-            try:
-                while rest:
-                    rest = rest[self._file.write(rest) :]
-            except OSError as error:
-                self._file.truncate(self._size)  # records behind half a line would be lost with it
-                raise ServiceError(
-                    f"{self.path} could not be written: {error}. Nothing was changed; free space on its disk."
-                ) from error
-            self._size += size
-            self._written += len(records)
-            return self._written
-
-    def sync(self, number: int) -> None:
-        """Waits until this many records are on disk; concurrent callers share one `fsync`."""
-        with self._syncing:
-            if self._synced >= number:
-                return
-            with self._writing:
-                written = self._written
-            os.fsync(self._file.fileno())
-            self._synced = written
-
-    @property
-    def is_long(self) -> bool:
-        return self._written - self._compacted >= COMPACT_RECORDS
-
-    def compact(self, records: Iterable[Record]) -> None:
-        """Replaces all records by these; the caller sees to it that nobody writes meanwhile."""
-        with self._syncing, self._writing:
-            durable.put(self.path, map(line_of, records))
-            self._file.close()
-            self._file = self.path.open("ab", buffering=0)
-            self._size = self.path.stat().st_size
-            self._synced = self._written  # records that are waited for are part of the new file
-            self._compacted = self._written
-
-    def close(self) -> None:
-        self._file.close()
-        os.close(self._lock)
-
-
-def _lock(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise ServiceError(
-            f"{path.parent} is the work directory of a running dispatcher. Stop that one, or use another folder."
-        ) from error
-    return handle

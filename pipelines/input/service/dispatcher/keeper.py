@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
+from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines.input.service.dispatcher.journal import Journal
 from spanwise.pipelines.input.service.dispatcher.records import AcquireClient, LeaseSplits, ProduceSplits, Record
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
@@ -16,9 +16,9 @@ from spanwise.pipelines.input.service.wire.connection import Unreachable
 class StateKeeper:
     """Holds the state and changes it; `changed` is its lock, and wakes who waits for a change."""
 
-    def __init__(self, journal_folder: Path | None) -> None:
+    def __init__(self, journal: Journal | None) -> None:
         self.changed = threading.Condition()
-        self._journal = None if journal_folder is None else Journal(journal_folder)
+        self._journal = journal
         self.state = ServiceState() if self._journal is None else self._journal.state
         self.splits_dealt = 0  #: handed to tasks or leased to consumers since it started
         self._closed = False
@@ -55,6 +55,31 @@ class StateKeeper:
     def sync(self, number: int) -> None:
         if self._journal is not None:
             self._journal.sync(number)
+
+    def check(self) -> None:
+        """Raises Unreachable if another dispatcher may have the journal by now."""
+        if self._journal is not None:
+            self._journal.check()
+
+    def confirm(self) -> None:
+        """Waits until all that anybody can have seen is stored; nothing is answered before.
+
+        Raises:
+            Unreachable: that is not known, or another dispatcher may have the journal.
+        """
+        if self._journal is not None:
+            self._journal.sync(self._journal.written)
+            self._journal.check()
+
+    @property
+    def lost(self) -> ServiceError | None:
+        """Why another dispatcher has the journal now; None as long as this one has it."""
+        return None if self._journal is None else self._journal.lost
+
+    def announce(self, address: str) -> None:
+        """Lets those who know the place of the journal find the dispatcher."""
+        if self._journal is not None:
+            self._journal.announce(address)
 
     def refuse_changes(self) -> None:
         """Wakes everybody and changes nothing any more."""

@@ -24,6 +24,14 @@ class RemoveWorker:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreGraph:
+    """The pickled graph of a dataset is stored under a name, beside the journal."""
+
+    dataset: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CreateJob:
     job: int
     dataset: str
@@ -147,6 +155,7 @@ class ContinueNumbers:
 
 Record: TypeAlias = (
     RegisterDataset
+    | StoreGraph
     | RegisterWorker
     | RemoveWorker
     | CreateJob

@@ -29,6 +29,7 @@ from spanwise.pipelines.input.service.dispatcher.records import (
     RegisterWorker,
     ReleaseClient,
     RemoveWorker,
+    StoreGraph,
 )
 from spanwise.pipelines.input.service.saves.state import RunningSaves
 from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
@@ -92,6 +93,7 @@ class ServiceState:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.datasets: dict[str, RegisterDataset] = {}
+        self.graphs: dict[str, str] = {}  #: of datasets: the names under which their graphs are stored
         self.workers: dict[str, RegisterWorker] = {}
         self.jobs: dict[int, JobState] = {}
         self.names: dict[tuple[str, str, str], int] = {}  #: jobs by name, dataset and epoch
@@ -105,7 +107,7 @@ class ServiceState:
         for record in records:
             self.apply(record)
 
-    def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  a case per record
+    def apply(self, record: Record) -> None:  # noqa: C901, PLR0912, PLR0915  a case per record
         match record:
             case ProduceSplits():
                 self._produce(record)
@@ -113,6 +115,8 @@ class ServiceState:
                 self._lease(record)
             case RegisterDataset(dataset=dataset):
                 self.datasets[dataset] = record
+            case StoreGraph(dataset=dataset, name=name):
+                self.graphs[dataset] = name
             case RegisterWorker():
                 self._register(record)
             case RemoveWorker(worker=worker):
@@ -247,6 +251,8 @@ class ServiceState:
 def records_of(state: ServiceState) -> Iterator[Record]:
     """The shortest journal that leads to this state."""
     yield from state.datasets.values()
+    for dataset, name in state.graphs.items():
+        yield StoreGraph(dataset=dataset, name=name)
     yield from state.workers.values()
     for number, job in state.jobs.items():
         yield job.create

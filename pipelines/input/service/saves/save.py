@@ -15,7 +15,8 @@ from spanwise.orchestrator.fingerprint import versions
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import FilesBy, digest_files
 from spanwise.pipelines.input.service.sharding.splits import count_shards, plan_graph
-from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable, refusing_malformed
+from spanwise.pipelines.input.service.wire.connection import Unreachable, refusing_malformed
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import PollSave, StartSave
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.wire.shipped_graph import ShippedGraph, register
@@ -71,7 +72,7 @@ def save(
         files_by=files_by,
     ).op
     assert isinstance(snapshot, Snapshot)
-    connection = ServiceConnection(service, security or Security.from_environment())
+    connection = DispatcherConnection(service, security or Security.from_environment())
     try:
         graph = ShippedGraph.of(dataset)
         dataset_id = _retry(lambda: register(connection, graph, None))
@@ -145,7 +146,7 @@ def _retry(ask: Callable[[], _Answer]) -> _Answer:
             time.sleep(_POLL_S)
 
 
-def _wait(connection: ServiceConnection, folder: SnapshotFolder, run_id: str) -> None:
+def _wait(connection: DispatcherConnection, folder: SnapshotFolder, run_id: str) -> None:
     """Waits until the snapshot's folder records how the save ended.
 
     Raises:
@@ -165,7 +166,7 @@ def _wait(connection: ServiceConnection, folder: SnapshotFolder, run_id: str) ->
     )
 
 
-def _is_running(connection: ServiceConnection, run_id: str) -> bool:
+def _is_running(connection: DispatcherConnection, run_id: str) -> bool:
     try:
         return connection.ask(PollSave(save=run_id))[0].going
     except Unreachable as error:

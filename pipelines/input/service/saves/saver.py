@@ -16,7 +16,8 @@ from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, mix_seed
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, splits_of_shard
-from spanwise.pipelines.input.service.wire.connection import CallCanceled, ServiceConnection
+from spanwise.pipelines.input.service.wire.connection import CallCanceled
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import (
     AbandonSave,
     CommitSave,
@@ -48,7 +49,7 @@ class Saver:
     """Writes shards of one save until none are left; `graph` returns a registered dataset."""
 
     def __init__(
-        self, save: StartSave, worker: str, dispatcher: ServiceConnection, graph: Callable[[str], ShippedGraph]
+        self, save: StartSave, worker: str, dispatcher: DispatcherConnection, graph: Callable[[str], ShippedGraph]
     ) -> None:
         self._save = save
         self._worker = worker

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Final
 
 from spanwise.orchestrator.errors import SettingsError
+from spanwise.orchestrator.storage import is_object_url, refuse_url
 from spanwise.pipelines.input.service.wire.security import Security
 
 MIB: Final = 1 << 20
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  refused
+_SHORTEST_TAKEOVER_S: Final = 1.0
+
+
+def _with_port(address: str, port: int) -> str:
+    address = address.replace("%port%", str(port))
+    return address if address.rpartition(":")[2].isdigit() and ":" in address else f"{address}:{port}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DispatcherConfig:
     host: str = "127.0.0.1"  #: where it listens; other than on loopback it needs a token and TLS
     port: int = 0  #: 0 takes a free one
-    work_dir: str | None = None  #: where its journal and the registered datasets are stored
+    address: str | None = None  #: by which others reach it: `host`, `host:port` or `host:%port%`
+    work_dir: str | None = None  #: where its journal and the registered datasets are: a folder, or a URL
+    takeover_after_s: float = 15.0  #: another dispatcher with the same URL takes over after this silence
     fault_tolerant_mode: bool = False  #: whether it recovers its state when it is restarted; needs `work_dir`
     worker_addresses: tuple[str, ...] = ()  #: `host:port` of each worker, for static sharding
     worker_timeout_s: float = 10.0  #: a worker that is silent for longer is lost
@@ -30,18 +39,30 @@ class DispatcherConfig:
     def __post_init__(self) -> None:
         if self.fault_tolerant_mode and self.work_dir is None:
             raise SettingsError("Cannot enable fault tolerant mode without configuring a work dir: pass work_dir=….")
-        if self.work_dir is not None and re.match(
-            r"[A-Za-z][A-Za-z0-9+.-]+:/", self.work_dir
-        ):  # a `Path` has one slash
+        if self.work_dir is None:
+            return
+        refuse_url("the dispatcher's work_dir", self.work_dir, object_storage=True)
+        if not is_object_url(self.work_dir):
+            return
+        if self.host in _EVERYWHERE and self.address is None:
             raise SettingsError(
-                f"the dispatcher's work_dir {self.work_dir!r} is a URL: its journal is locked and appended to, which "
-                f"object stores cannot do. Pass a folder on a disk that a restarted dispatcher finds again."
+                f"a dispatcher that listens on all interfaces (host {self.host}) with its journal at a URL needs an "
+                f"address by which others find it: --address HOST:PORT, or DispatcherConfig(address=…)."
             )
+        if self.takeover_after_s < _SHORTEST_TAKEOVER_S:
+            raise SettingsError(
+                f"takeover_after_s is {self.takeover_after_s:g}: wants at least {_SHORTEST_TAKEOVER_S:g} s, or a slow "
+                f"answer of the storage would end the dispatcher."
+            )
+
+    def address_at(self, port: int) -> str:
+        """By which others reach it, once it listens on a port."""
+        return _with_port(self.address or self.host, port)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    dispatcher_address: str
+    dispatcher_address: str  #: or the URL of its journal
     host: str = "127.0.0.1"  #: where it listens; other than on loopback it needs a token and TLS
     port: int = 0  #: 0 takes a free one
     worker_address: str | None = None  #: by which consumers reach it: `host`, `host:port` or `host:%port%`
@@ -54,11 +75,10 @@ class WorkerConfig:
 
     def address_at(self, port: int) -> str:
         """By which consumers reach it, once it listens on a port."""
-        address = (self.worker_address or self.host).replace("%port%", str(port))
-        return address if address.rpartition(":")[2].isdigit() and ":" in address else f"{address}:{port}"
+        return _with_port(self.worker_address or self.host, port)
 
     def __post_init__(self) -> None:
-        if self.host in {"0.0.0.0", "::"} and self.worker_address is None:  # noqa: S104  refused
+        if self.host in _EVERYWHERE and self.worker_address is None:
             raise SettingsError(
                 f"a worker that listens on all interfaces (host {self.host}) needs an address by which consumers reach "
                 f"it: --address HOST:PORT, or WorkerConfig(worker_address=…)."

@@ -7,7 +7,6 @@ import functools
 import json
 import platform
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from os import getpid
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pyarrow import flight
 
 CALL_TIMEOUT_S: Final = 20.0
-_RETRY_S: Final = 0.1
+RETRY_S: Final = 0.1
 _ENDED: Final = ("socket closed", "connection reset", "broken pipe", "stream removed", "connection closed")
 _LIBRARIES: Final = ("spanwise", "pyarrow", "numpy", "cloudpickle")
 _HEADER_BYTES: Final = 2 << 20
@@ -138,30 +137,21 @@ class ServiceConnection:
 
         return flight.FlightCallOptions(timeout=timeout_s, headers=self._security.headers())  # type: ignore[arg-type]  # stubs: texts
 
-    def ask(self, request: Request[_Answer], blob: bytes = b"") -> tuple[_Answer, bytes]:
+    def ask(
+        self, request: Request[_Answer], blob: bytes = b"", *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> tuple[_Answer, bytes]:
         """Sends a request; returns its answer and the bytes that come with it.
 
         Raises:
             Unreachable: there was no answer.
             SpanwiseError: as the other side raised it.
         """
-        header, content = self.exchange(request.kind, request.model_dump_json().encode(), blob)
+        header, content = self.exchange(request.kind, request.model_dump_json().encode(), blob, timeout_s)
         return cast("_Answer", request.answer.model_validate_json(header)), content
 
-    def ask_until_answered(self, request: Request[_Answer], stopped: threading.Event) -> tuple[_Answer, bytes]:
-        """The same; tries again while the other side does not answer.
-
-        Raises:
-            CallCanceled: `stopped` was set meanwhile.
-        """
-        while not stopped.is_set():
-            try:
-                return self.ask(request)
-            except Unreachable:
-                stopped.wait(_RETRY_S)
-        raise CallCanceled
-
-    def exchange(self, kind: str, header: bytes, blob: bytes = b"") -> tuple[bytes, bytes]:
+    def exchange(
+        self, kind: str, header: bytes, blob: bytes = b"", timeout_s: float = CALL_TIMEOUT_S
+    ) -> tuple[bytes, bytes]:
         """The answer to a request as JSON, and the bytes that come with it; both sides unchecked."""
         import pyarrow as pa
         from pyarrow import flight
@@ -169,9 +159,9 @@ class ServiceConnection:
         self._check_reachable()
         try:
             if self._security.presents is not None and len(header) + len(blob) > _LARGE_BYTES:
-                list(self._client.do_action(flight.Action(HELLO, b""), self._options(CALL_TIMEOUT_S)))
+                list(self._client.do_action(flight.Action(HELLO, b""), self._options(timeout_s)))
             action = flight.Action(kind, b"%s\n%s" % (header, blob))
-            (result,) = self._client.do_action(action, self._options(CALL_TIMEOUT_S))
+            (result,) = self._client.do_action(action, self._options(timeout_s))
         except (pa.ArrowException, OSError) as error:
             _translate(error, self.address)
         answer, _, content = result.body.to_pybytes().partition(b"\n")

@@ -17,11 +17,11 @@ from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Op, Options, list_ops
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph
 from spanwise.pipelines.input.service.wire.connection import (
-    ServiceConnection,
     check_environment,
     environment,
     refusing_malformed,
 )
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import RegisterDataset
 from spanwise.pipelines.input.snapshot.op import Snapshot
 
@@ -81,7 +81,7 @@ def id_of(op: Op, options: Options, content: bytes) -> str:
         return digest("service dataset", content)
 
 
-def register(connection: ServiceConnection, graph: ShippedGraph, dataset_id: str | None) -> str:
+def register(connection: DispatcherConnection, graph: ShippedGraph, dataset_id: str | None) -> str:
     """Registers a dataset with a dispatcher; returns its id."""
     with _inspecting, refusing_malformed("request"):
         content = pack_graph(graph)

@@ -20,7 +20,8 @@ from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, Options, assign_seeds
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.dealing import SplitQueue
-from spanwise.pipelines.input.service.wire.connection import CallCanceled, ServiceConnection, UnknownTask
+from spanwise.pipelines.input.service.wire.connection import CallCanceled, UnknownTask
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import Fetch, TakeSplits
 from spanwise.pipelines.input.service.worker.buffers import TaskBuffer
@@ -245,7 +246,7 @@ class TaskPass:
 class TakenSplits(SplitQueue):
     """The splits that the dispatcher hands to a task; asks until it is answered."""
 
-    def __init__(self, task: int, dispatcher: ServiceConnection) -> None:
+    def __init__(self, task: int, dispatcher: DispatcherConnection) -> None:
         self._task = task
         self._dispatcher = dispatcher
         self._lock = threading.Lock()

@@ -24,12 +24,12 @@ from spanwise.pipelines.input.service.sharding.splits import cut_to_split, descr
 from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
-    ServiceConnection,
     UnknownTask,
     Unreachable,
     refusing_malformed,
     this_process,
 )
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.memory import Lender
 from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import (
@@ -77,7 +77,7 @@ class WorkerServer(Serving):
         self._busy = threading.BoundedSemaphore(config.max_requests)
         self._lender = Lender(config.shared_bytes)
         self._meter = ServerMeter()
-        self._dispatcher = ServiceConnection(config.dispatcher_address, config.security)
+        self._dispatcher = DispatcherConnection(config.dispatcher_address, config.security)
         self._server = FlightServer(
             config.host, config.port, config.security, actions={}, limit_bytes=0, get=self._get, meter=self._meter
         )

@@ -19,6 +19,7 @@ from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServe
 from spanwise.pipelines.input.service.wire import gate
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection
+from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.pipelines.input.service.servers import Service, eventually
@@ -92,7 +93,7 @@ def test_untrusted_that_say_nothing_do_not_keep_others_out(monkeypatch):
     with DispatchServer(DispatcherConfig(security=TOKEN)) as dispatcher:
         port = int(dispatcher.target.rpartition(":")[2])
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
-        trusted = ServiceConnection(dispatcher.target, TOKEN)
+        trusted = DispatcherConnection(dispatcher.target, TOKEN)
         trusted.ask_until_answered(GetStatus(), threading.Event())
         for each in silent:
             each.settimeout(60)

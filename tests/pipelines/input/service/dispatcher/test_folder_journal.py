@@ -1,0 +1,113 @@
+"""The journal in a folder: what was answered is there after a crash, whole."""
+
+import resource
+
+import pytest
+
+from spanwise.orchestrator.errors import ServiceError
+from spanwise.pipelines.input.service.dispatcher import decisions
+from spanwise.pipelines.input.service.dispatcher.folder_journal import FolderJournal
+from spanwise.pipelines.input.service.dispatcher.records import ProduceSplits
+from spanwise.pipelines.input.service.dispatcher.state import records_of
+from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job, worker
+
+
+def begun(folder, splits=1000):
+    journal = FolderJournal(folder)
+    records = do(journal.state, [dataset(splits=(splits,))])
+    records += do(journal.state, decisions.arrive(journal.state, worker("w")))
+    records += do(journal.state, decisions.join(journal.state, job()))
+    journal.sync(journal.write(records))
+    return journal
+
+
+def dealt(number, *, repetition=0):
+    return ProduceSplits(task=3, number=number, source=0, repetition=repetition, first=number, count=1)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 30])
+def test_JR_05_a_torn_last_record_is_cut_off(tmp_path, cut):
+    """All whole records are there, the torn one is not, and what is written next stands on a line of its own."""
+    journal = begun(tmp_path)
+    before = as_records(journal.state)
+    journal.write([dealt(0)])
+    journal.close()
+    content = journal.path.read_bytes()
+    journal.path.write_bytes(content[:-cut])
+
+    again = FolderJournal(tmp_path)
+    seen = as_records(again.state)
+    again.write([dealt(0)])
+    again.close()
+
+    assert seen == before
+    assert journal.path.read_bytes() == content
+
+
+def test_damage_before_the_end_is_refused(tmp_path):
+    """It says which line, and does not go on without it."""
+    journal = begun(tmp_path)
+    journal.close()
+    content = bytearray(journal.path.read_bytes())
+    content[20] ^= 1
+    journal.path.write_bytes(content)
+
+    with pytest.raises(ServiceError, match="line 1 is not what was written"):
+        FolderJournal(tmp_path)
+
+
+def test_a_folder_has_one_dispatcher(tmp_path):
+    """A second one is refused while the first one holds it."""
+    journal = begun(tmp_path)
+
+    with pytest.raises(ServiceError, match="running dispatcher"):
+        FolderJournal(tmp_path)
+    journal.close()
+    FolderJournal(tmp_path).close()
+
+
+def test_a_long_journal_is_made_shorter(tmp_path):
+    """The state is the same, and what is written afterwards is kept too."""
+    journal = begun(tmp_path)
+    do(journal.state, [dealt(number) for number in range(500)])
+    journal.write([dealt(number) for number in range(500)])
+    long = journal.path.stat().st_size
+    journal.compact(records_of(journal.state))
+    short = journal.path.stat().st_size
+    journal.sync(journal.write(do(journal.state, [dealt(500)])))
+    journal.close()
+    again = FolderJournal(tmp_path)
+    again.close()
+
+    assert short < long / 10
+    assert as_records(again.state) == as_records(journal.state)
+
+
+def test_a_hundred_thousand_splits_are_replayed(tmp_path):
+    """A restart leads to the same state, however long the journal is; `benchmarks.service` limits its time."""
+    journal = begun(tmp_path, splits=100_000)
+    journal.write([dealt(number) for number in range(100_000)])
+    journal.close()
+
+    again = FolderJournal(tmp_path)
+    again.close()
+
+    assert again.state.jobs[1].sources[0].below == 1
+
+
+def test_a_full_disk_leaves_whole_records_only(tmp_path):
+    """What could not be written whole is not there, and what comes when there is room again is."""
+    journal = begun(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.path.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(ServiceError, match="free space"):
+            journal.write([dealt(0)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    journal.write(do(journal.state, [dealt(0)]))
+    journal.close()
+    again = FolderJournal(tmp_path)
+    again.close()
+
+    assert as_records(again.state) == as_records(journal.state)
