@@ -395,9 +395,10 @@ class Dataset(Sinks):
     ) -> Dataset:
         """The same elements, computed by the workers of a data service; later ops run here.
 
-        `service` is the dispatcher's address, or the URL of its journal. The mode says how the elements are divided among the workers, and what
-        is guaranteed. Consumers with the same `job_name` share the elements of one pass. Elements are read from any
-        worker, from those in this process ("local"), or from those at the addresses in a list.
+        `service` is the dispatcher's address, or the URL of its journal. The mode says how the elements are divided
+        among the workers, and what is guaranteed. Consumers with the same `job_name` share the elements of one pass.
+        Elements are read from any worker, from those in this process ("local"), or from those at the addresses in a
+        list.
 
         Coordinated reads: consumer `consumer_index` of `num_consumers` gets element `round * num_consumers +
         consumer_index` of the worker that serves the round, which is the same for all of them. A

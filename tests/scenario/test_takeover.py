@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from spanwise.pipelines.input.service.wire.security import Security
 from tests.contract.object_storage import SERVERS, serve
 from tests.pipelines.input.service.servers import eventually
 from tests.scenario.led import SOON_S, LedService, slow
-from tests.scenario.served import learn
+from tests.scenario.served import Servers, learn
 
 GATEWAY = os.environ.get("SPANWISE_TEST_VERSITYGW")
 ELEMENTS = 3_000
@@ -185,3 +186,18 @@ def test_two_that_stand_by_take_over_one_after_the_other(service):
     leading.end()
 
     assert service.await_leader(3).pid == waiting.process.pid
+
+
+def test_a_dispatcher_that_was_paused_holds_nobody_for_silent(tmp_path):
+    """In a folder or not: who has waited for it for longer than it waits for them keeps what it leases."""
+    with Servers(tmp_path / "service", client_timeout_s=1) as servers:
+        reader = Reader(servers.target, "exactly_once", "job")
+        reader.await_elements(100)
+        pid = servers.processes["dispatcher"].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(4)  # no clock is judged: the longer this takes the surer it is
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+        assert Counter(reader.result()) == Counter(range(ELEMENTS))

@@ -69,6 +69,11 @@ class Activity:
         self.loads = {worker: load for worker, load in self.loads.items() if worker in state.workers}
         self.rounds = {client: report for client, report in self.rounds.items() if client in seated}
 
+    def excuse_all(self, silent_s: float, now: float) -> None:
+        """For so long the dispatcher could not listen, so nobody was silent."""
+        for seen in (self.workers_seen, self.clients_seen, self.idle_since):
+            seen.update({each: min(now, at + silent_s) for each, at in seen.items()})  # type: ignore[attr-defined]
+
     def silent_members(self, config: DispatcherConfig, now: float) -> list[Record]:
         """Removes workers and clients that have been silent for too long."""
         workers = _before(self.workers_seen, now - config.worker_timeout_s)

@@ -50,6 +50,8 @@ from spanwise.pipelines.input.service.wire.server import Action, Answer, FlightS
 
 _SWEEP_S: Final = 0.25
 _SWEEP_RETRY_S: Final = 5.0
+_LATE_S: Final = 2.0
+"""A dispatcher that has not come to look for the silent for so long was paused, or without its journal."""
 
 _log = logging.getLogger("spanwise.service.dispatcher")
 
@@ -60,7 +62,7 @@ class DispatchServer(Serving):
     def __init__(
         self, config: DispatcherConfig | None = None, *, on_standby: Callable[[str], None] | None = None
     ) -> None:
-        """With a journal at a URL, waits until no other dispatcher has it; `on_standby` is told for whom it waits."""
+        """With a journal at a URL, waits until no other dispatcher has it; `on_standby` hears for whom it waits."""
         super().__init__()
         self.config = config = config or DispatcherConfig()
         config.security.check_bind(config.host)  # not only when it takes over
@@ -253,14 +255,24 @@ class DispatchServer(Serving):
     # Removing who is gone.
 
     def _sweep(self) -> None:
+        swept = time.monotonic()
         while not self._closed.wait(_SWEEP_S):
             try:
+                self._excuse_all(time.monotonic() - swept)
                 self._keeper.change(self._remove_silent)
                 self._keeper.change(self._collect_idle)
+                swept = time.monotonic()
             except Exception as error:  # noqa: BLE001  a full disk, for example: without it, lost workers stay for ever
                 if not self._closed.is_set():
                     _log.warning("sweep-failed", extra={"reason": f"{type(error).__name__}: {error}"})
                     self._closed.wait(_SWEEP_RETRY_S)
+
+    def _excuse_all(self, since_s: float) -> None:
+        """This process was paused, or could not write its journal, so it has answered nobody."""
+        if since_s > _LATE_S:
+            self._keeper.check()
+            with self._keeper.changed:
+                self._activity.excuse_all(since_s, time.monotonic())
 
     def _remove_silent(self, state: ServiceState) -> list[Record]:
         now = time.monotonic()

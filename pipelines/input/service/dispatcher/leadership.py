@@ -130,7 +130,7 @@ class Leadership:
 
 
 def lead(journal: ObjectUrl, ttl_s: float, on_standby: Callable[[str], None]) -> Leadership:
-    """Takes the journal as soon as nobody else has it; `on_standby` is told for whom it waits.
+    """Takes the journal as soon as nobody else has it; `on_standby` hears for whom it waits.
 
     Raises:
         ServiceError: the record there is damaged; or the storage does not heed conditions.
@@ -197,7 +197,7 @@ class _Watch:
         self._on_standby = on_standby
         self._seen = ("", -1)  # the life and the beat that was there when it was looked at last
         self._since = 0.0  # when this beat was first seen
-        self._told = ""
+        self._announced = ""
 
     def await_gone(self) -> tuple[LeaderRecord | None, str]:
         """The record of who had it last, and its etag; None and nothing if nobody had it."""
@@ -217,7 +217,7 @@ class _Watch:
                 return None, ""
             if self._is_gone(found[0]):
                 return found
-            self._tell(found[0])
+            self._announce(found[0])
             wait_s = found[0].ttl_s / _LOOKS
             time.sleep(wait_s)
 
@@ -228,9 +228,9 @@ class _Watch:
             self._seen, self._since = (record.id, record.beat), time.monotonic()
         return time.monotonic() - self._since > record.ttl_s
 
-    def _tell(self, record: LeaderRecord) -> None:
-        if self._told != f"{record}":
-            self._told = f"{record}"
+    def _announce(self, record: LeaderRecord) -> None:
+        if self._announced != f"{record}":
+            self._announced = f"{record}"
             self._on_standby(
                 f"standby: {record} has {self._journal}; this one takes over when that one has ended, or was silent "
                 f"for {record.ttl_s:g} s"
