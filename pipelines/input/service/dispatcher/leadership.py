@@ -19,7 +19,7 @@ from typing import Final
 
 from spanwise.orchestrator import process
 from spanwise.orchestrator.errors import Conflict, ServiceError, StorageError
-from spanwise.orchestrator.storage import ObjectUrl, open_bucket
+from spanwise.orchestrator.storage import ObjectUrl, StorageBucket, open_bucket, write_once
 from spanwise.pipelines.input.service.wire.connection import Unreachable
 from spanwise.pipelines.input.service.wire.leader import RECORD, LeaderRecord, read_leader
 
@@ -76,17 +76,18 @@ class Leadership:
                 began = time.monotonic()
                 renewed = self._record.model_copy(update={**changes, "beat": self._record.beat + 1})
                 try:
-                    self._etag = open_bucket(self._place.home).write(
-                        self._place.key, content_of(renewed), replacing=self._etag
-                    )
-                except Conflict:  # it may be our own, if an answer was lost
-                    self._read_again()
-                    continue
+                    etag = write_once(self._bucket, self._place.key, content_of(renewed), replacing=self._etag)
                 except StorageError as error:
                     raise Unreachable(str(error)) from error
-                self._record, self._confirmed = renewed, began
-                return
+                if etag is not None:
+                    self._record, self._etag, self._confirmed = renewed, etag, began
+                    return
+                self._read_again()  # it may be an earlier one of ours, whose answer was lost
         raise Unreachable(f"{self._place} is replaced all the time.")
+
+    @property
+    def _bucket(self) -> StorageBucket:
+        return open_bucket(self._place.home)
 
     def _read_again(self) -> None:
         try:
@@ -142,15 +143,10 @@ def lead(journal: ObjectUrl, ttl_s: float, on_standby: Callable[[str], None]) ->
         mine = _claim_after(previous, ttl_s)
         since = time.monotonic()
         place = journal / RECORD
-        try:
-            etag = open_bucket(place.home).write(place.key, content_of(mine), replacing=etag)
-        except Conflict:
-            found = read_leader(journal)
-            if found is None or found[0].id != mine.id:
-                continue
-            etag = found[1]  # its answer was lost
-        _check_conditions(place, mine)
-        return Leadership(journal, mine, etag, since)
+        written = write_once(open_bucket(place.home), place.key, content_of(mine), replacing=etag)
+        if written is not None:
+            _check_conditions(place, mine)
+            return Leadership(journal, mine, written, since)
 
 
 def content_of(record: LeaderRecord) -> bytes:

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from spanwise.orchestrator.errors import Conflict, ServiceError, StorageError
-from spanwise.orchestrator.storage import ObjectUrl, StorageBucket, call_side_by_side, open_bucket
+from spanwise.orchestrator.storage import ObjectUrl, StorageBucket, call_side_by_side, open_bucket, write_once
 from spanwise.pipelines.input.service.dispatcher.graphs import digest
 from spanwise.pipelines.input.service.dispatcher.journal import COMPACT_RECORDS, line_of, record_of
 from spanwise.pipelines.input.service.dispatcher.leadership import lead
@@ -180,16 +180,10 @@ class StoredJournal:
 
     def _write_once(self, name: str, content: bytes) -> None:
         """Writes an object that nobody else has written; raises Conflict if somebody has written another one."""
-        while True:
-            try:
-                self._bucket.write(self._key(name), content, replacing="")
-            except Conflict:
-                found = self._bucket.read(self._key(name))
-                if found is None:  # S3 may refuse one of two writes at once though neither has come to its end
-                    continue
-                if found[0] != content:  # else it was written, and the answer was lost
-                    raise
-            return
+        while write_once(self._bucket, self._key(name), content, replacing="") is None:
+            if self._bucket.head(self._key(name)) is not None:
+                raise Conflict(f"{self._home / name} was written by somebody else.")
+            # S3 may refuse one of two writes at once though neither has come to its end
 
     def check(self) -> None:
         self._lead.check()
