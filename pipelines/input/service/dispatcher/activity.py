@@ -71,8 +71,9 @@ class Activity:
 
     def excuse_all(self, silent_s: float, now: float) -> None:
         """For so long the dispatcher could not listen, so nobody was silent."""
-        for seen in (self.workers_seen, self.clients_seen, self.idle_since):
-            seen.update({each: min(now, at + silent_s) for each, at in seen.items()})  # type: ignore[attr-defined]
+        self.workers_seen = _later(self.workers_seen, silent_s, now)
+        self.clients_seen = _later(self.clients_seen, silent_s, now)
+        self.idle_since = _later(self.idle_since, silent_s, now)
 
     def silent_members(self, config: DispatcherConfig, now: float) -> list[Record]:
         """Removes workers and clients that have been silent for too long."""
@@ -97,6 +98,10 @@ class Activity:
 
 def _only(seen: dict[_Key, float], members: Collection[_Key], now: float) -> dict[_Key, float]:
     return {each: seen.get(each, now) for each in members}
+
+
+def _later(seen: dict[_Key, float], by_s: float, now: float) -> dict[_Key, float]:
+    return {each: min(now, at + by_s) for each, at in seen.items()}
 
 
 def _before(seen: dict[_Key, float], moment: float) -> list[_Key]:
