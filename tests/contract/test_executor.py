@@ -17,7 +17,7 @@ from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
 from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.agents.ray_engine import RayEngine
 from spanwise.orchestrator.agents.slurm_engine import SlurmEngine
-from spanwise.orchestrator.job import FenceQuery, JobEnded
+from spanwise.orchestrator.job import FenceQuery, JobEnded, JobPlaced
 from spanwise.orchestrator.local_executor import LocalExecutor
 from tests.contract.executor_jobs import Bench, Reads, Work, is_gone, until_all_ended, until_ended, until_logged
 from tests.contract.ray_cluster import start_ray
@@ -134,16 +134,28 @@ def test_outputs_come_back_with_their_content(executor, bench):
 
 def test_an_engine_says_where_a_job_is_before_it_ends(executor, bench):
     """Once, by its name and that of a machine; a job on this machine is nowhere else."""
-    job, events = bench.job(), []
-    executor.start(job)
-    deadline = time.monotonic() + 120.0
-    while not any(isinstance(event, JobEnded) for event in events) and time.monotonic() < deadline:
-        events += executor.wait(0.1)
+    job = bench.job()
 
-    *placed, ended = events
-    assert isinstance(ended, JobEnded)
+    placed = until_ended_and_placed(executor, job)
+
     assert [event.id for event in placed] == [job.id] * bool(executor.engine)
     assert all(re.fullmatch(rf"{re.escape(executor.engine)}: \S.*", event.placement.place) for event in placed)
+
+
+def until_ended_and_placed(executor, job, within_s=120.0):
+    """Starts a job, and returns what was said of its place before its end."""
+    executor.start(job)
+    deadline, placed = time.monotonic() + within_s, []
+    while time.monotonic() < deadline:
+        for event in executor.wait(0.1):
+            match event:
+                case JobEnded():
+                    return placed
+                case JobPlaced():
+                    placed.append(event)
+                case _:
+                    executor.answer(event.id, None)
+    raise AssertionError(f"the job did not end within {within_s} s")
 
 
 @pytest.mark.parametrize(
