@@ -92,6 +92,9 @@ class ArtifactArchive(Protocol):
     def open_log(self, log: str) -> BinaryIO | None:
         """A log as a file, of which only what is read is fetched; None if there is nothing of it."""
 
+    def count_log_bytes(self, folder: Path) -> int:
+        """The size of all logs in a folder below the root."""
+
     def run_folders(self, pipeline: str) -> list[str]:
         """The folders below the root with logs and checkpoints of runs."""
 

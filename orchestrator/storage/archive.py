@@ -148,6 +148,10 @@ class BucketArchive:
         opened = log_pieces.LogFile(self._bucket, self._home(log).key)
         return io.BufferedReader(opened, log_pieces.PIECE_BYTES) if opened.size_bytes else None
 
+    def count_log_bytes(self, folder: Path) -> int:
+        """The size of all logs in a folder below the root."""
+        return sum(info.size_bytes for info in self._bucket.list(self._home(str(folder)).key))
+
     def checkpoints(self, folder: Path, *, began: str, attempt: int) -> StoredCheckpoints:
         """What the attempts at a node share, by its folder below the root."""
         return StoredCheckpoints(home=self._home(str(folder)), began=began, attempt=attempt)

@@ -26,7 +26,8 @@ class ConditionAlerts:
     def __init__(self, key: str, services: SchedulerServices) -> None:
         self._key = key
         self._services = services
-        self._alerted: set[str] = set()  # conditions that hold and were alerted: stale, overrun-ahead, clock-set-back
+        self._alerted: set[str] = set()  # conditions that hold and were alerted: overrun-ahead, clock-set-back
+        self._was_stale: bool | None = None  # at the last look; None before the first
 
     def report_clock(self, set_back: timedelta, now: datetime) -> None:
         """Alerts once when the clock was set back behind the newest tick."""
@@ -37,18 +38,23 @@ class ConditionAlerts:
         self._note("clock-set-back", holds=bool(set_back))
 
     def check_freshness(self, store: Store, record: ScheduleRecord, now: datetime) -> None:
-        """Alerts once when the model in service becomes stale, and once when a model was pushed again."""
+        """Alerts once when the model in service becomes stale, and once when a model was pushed again.
+
+        Other schedulers of the root look too, and earlier ones have looked: whichever alerted, whichever sees the end
+        announces it.
+        """
         stale = find_stale(store, record, now)
         site, cause = self._services.site, f"freshness {self._key}"
-        if stale is not None and "stale" not in self._alerted:
-            log.warning("model-outdated", extra={"pipeline": self._key, "pushed": str(stale.pushed)})
-            pushed, allowed = stale.pushed, stale.allowed
-            self._services.send(alert.freshness_alert(self._key, at=now, site=site, pushed=pushed, allowed=allowed))
-        elif stale is None and "stale" in self._alerted:
+        if stale is not None and not self._was_stale:
+            if not outbox.was_alerted(self._services.place, cause):
+                log.warning("model-outdated", extra={"pipeline": self._key, "pushed": str(stale.pushed)})
+                pushed, allowed = stale.pushed, stale.allowed
+                self._services.send(alert.freshness_alert(self._key, at=now, site=site, pushed=pushed, allowed=allowed))
+        elif stale is None and self._was_stale is not False:
             self._services.send(
                 alert.recovery_alert(self._key, at=now, site=site, cause=cause, summary="a model was pushed")
             )
-        self._note("stale", holds=stale is not None)
+        self._was_stale = stale is not None
 
     def check_forecast(self, store: Store, timetable: Timetable, now: datetime) -> None:
         """Alerts once when runs come to take too much of the time between two ticks, and once when they do not."""

@@ -95,8 +95,16 @@ def last_push(store: Store, schedule: ScheduleRecord) -> datetime | None:
 def measure_progress(store: Store, run: Run, home: Path) -> tuple[int, int, int]:
     """What grows as long as a run does something: executions begun, executions ended, and bytes printed."""
     executions = store.executions(run)
+    printed = _count_printed_bytes(store, run_dir(home, run) / "logs")
+    return len(executions), sum(execution.state.ended for execution in executions), printed
+
+
+def _count_printed_bytes(store: Store, logs: Path) -> int:
+    """Of a run on another host, the bytes that it has written to the object storage of the root."""
+    if store.archive is not None and not logs.exists():
+        return store.archive.count_log_bytes(logs)
     printed = 0
-    for log in (run_dir(home, run) / "logs").glob("*"):
+    for log in logs.glob("*"):
         with contextlib.suppress(OSError):
             printed += log.stat().st_size
-    return len(executions), sum(execution.state.ended for execution in executions), printed
+    return printed

@@ -1,11 +1,14 @@
 """Guards, from records alone."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from spanwise.orchestrator import lease
 from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.run import Run, Trigger
+from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import MemoryStore
-from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue
+from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, measure_progress
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Timetable
@@ -71,3 +74,19 @@ def test_a_run_hides_no_dead_scheduler_for_longer_than_a_tick() -> None:
 
     assert found is not None
     assert found.count == 2
+
+
+def test_output_of_a_run_on_another_host_is_progress(tmp_path: Path) -> None:
+    """Under a root in object storage its logs are there, and not in the folder of the scheduler that has adopted it."""
+    there, here = (BucketArchive(tmp_path / host, parse_url("memory://progress")) for host in ("there", "here"))
+    store = MemoryStore(archive=here)
+    run = store.begin_run(Run(pipeline="p", trigger=Trigger.SCHEDULE))
+    log = there.root / "p" / ".runs" / str(run.number) / "logs" / "Trainer.1.log"
+    log.parent.mkdir(parents=True)
+    seen = []
+    for epoch in range(3):
+        log.write_text("an epoch\n" * epoch)
+        there.keep_log(log, 0)
+        seen.append(measure_progress(store, run, here.root))
+
+    assert seen == sorted(set(seen))
