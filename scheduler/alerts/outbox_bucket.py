@@ -1,6 +1,6 @@
 """The outbox of a root in object storage: what one host has put in, any host delivers.
 
-    <root>/alerts/outbox/      letters, as in a folder; a listing of it finds what is to be sent, however much was sent
+    <root>/alerts/outbox/      letters, in a folder for each cause; a listing finds what is to be sent, and nothing else
     <root>/alerts/causes.json  causes that were alerted and have not recovered, and when others have
     <root>/alerts/sent/        the last letters that are done
     <root>/alerts/sender.json  the lease of the host that delivers
@@ -33,9 +33,9 @@ from spanwise.scheduler.alerts.outbox_store import (
     FOLDER,
     CauseState,
     digest_cause,
-    is_letter_of,
     name_letter,
     read_letter,
+    read_mark,
     to_json,
     validate,
     write_letter,
@@ -139,16 +139,13 @@ class BucketOutbox:
     # An outbox store
 
     def add(self, alert: Alert) -> None:
-        letter = Letter(id=name_letter(alert, self._list()), alert=alert, since=alert.at)
+        letter = Letter(id=name_letter(alert, self._list(alert.cause)), alert=alert, since=alert.at)
         self._create(letter.id, write_letter(letter))
         self._look_s = 0.0
 
     def was_alerted(self, cause: str) -> bool:
         # A letter leaves the outbox after its cause was recorded as open, so this order misses neither.
-        return (
-            any(is_letter_of(name, cause) for name in self._list())
-            or _open_of(self._read_causes()[0], cause) is not None
-        )
+        return bool(self._list(cause)) or _open_of(self._read_causes()[0], cause) is not None
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
@@ -190,7 +187,7 @@ class BucketOutbox:
         """
         etag, _ = self._known[letter.id]
         try:
-            written = write_once(self._bucket, self._key("outbox", letter.id), write_letter(letter), replacing=etag)
+            written = write_once(self._bucket, self._letter_key(letter.id), write_letter(letter), replacing=etag)
         except StorageError:
             if letter.done:
                 self._unnoted[letter.id] = letter
@@ -237,15 +234,18 @@ class BucketOutbox:
     def _key(self, *names: str) -> str:
         return f"{self._home.key}/{'/'.join(names)}.json"
 
-    def _list(self) -> dict[str, str]:
-        """The etags of the letters, by name."""
-        found = self._bucket.list((self._home / "outbox").key)
-        return {
-            info.key.rpartition("/")[2].removesuffix(".json"): info.etag for info in found if info.key.endswith(".json")
-        }
+    def _list(self, cause: str = "") -> dict[str, str]:
+        """The etags of the letters, by name; only those of a cause, if one is given."""
+        home = self._home / "outbox"
+        found = self._bucket.list((home / digest_cause(cause) if cause else home).key)
+        named = [(info.key.rpartition("/")[2].removesuffix(".json"), info) for info in found]
+        return {name: info.etag for name, info in named if info.key == self._letter_key(name)}
+
+    def _letter_key(self, name: str) -> str:
+        return self._key("outbox", read_mark(name), name)
 
     def _read(self, name: str) -> None:
-        key = self._key("outbox", name)
+        key = self._letter_key(name)
         found = self._bucket.read(key)
         if found is None:
             return  # whoever delivers was quicker
@@ -265,11 +265,11 @@ class BucketOutbox:
         return replace(letter, done=done, todo={name: left for name, left in letter.todo.items() if name not in done})
 
     def _create(self, name: str, content: bytes) -> None:
-        if write_once(self._bucket, self._key("outbox", name), content, replacing="") is None:
+        if write_once(self._bucket, self._letter_key(name), content, replacing="") is None:
             raise Conflict(f"{self._home}/outbox/{name}.json was written by somebody else.")
 
     def _delete(self, names: Sequence[str]) -> None:
-        self._bucket.delete(self._key("outbox", name) for name in names)
+        self._bucket.delete(self._letter_key(name) for name in names)
         for name in names:
             self._known.pop(name, None)
             self._unnoted.pop(name, None)

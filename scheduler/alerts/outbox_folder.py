@@ -20,9 +20,9 @@ from spanwise.scheduler.alerts.outbox_store import (
     FOLDER,
     CauseState,
     digest_cause,
-    is_letter_of,
     name_letter,
     read_letter,
+    read_mark,
     to_json,
     validate,
     write_letter,
@@ -52,7 +52,7 @@ class FolderOutbox:
 
     def was_alerted(self, cause: str) -> bool:
         # A letter leaves the outbox after its cause was recorded as open, so this order misses neither.
-        return any(is_letter_of(name, cause) for name in self.names()) or self._cause_file(cause).exists()
+        return digest_cause(cause) in map(read_mark, self.names()) or self._cause_file(cause).exists()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:

@@ -65,18 +65,16 @@ class OutboxStore(Protocol):
 def name_letter(alert: Alert, others: Iterable[str]) -> str:
     """A unique name, which sorts after the names of the other letters of its cause: clocks of hosts differ."""
     mark = digest_cause(alert.cause)
-    last = max(
-        (stamp for stamp, _, rest in (name.partition("-") for name in others) if rest.startswith(mark)), default=""
-    )
+    last = max((name.partition("-")[0] for name in others if read_mark(name) == mark), default="")
     stamp = f"{alert.at.astimezone(UTC):{_STAMP}}"
     if stamp <= last:
         stamp = f"{datetime.strptime(last, _STAMP).replace(tzinfo=UTC) + timedelta(microseconds=1):{_STAMP}}"
     return f"{stamp}-{mark}-{uuid.uuid4().hex[:8]}"
 
 
-def is_letter_of(name: str, cause: str) -> bool:
-    """Whether the letter of this name is of a cause."""
-    return name.partition("-")[2].startswith(f"{digest_cause(cause)}-")
+def read_mark(name: str) -> str:
+    """The digest of the cause of which the letter of this name is."""
+    return name.partition("-")[2].partition("-")[0]
 
 
 def digest_cause(cause: str) -> str:

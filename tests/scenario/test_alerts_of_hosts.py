@@ -22,6 +22,8 @@ from spanwise.scheduler.alerts.channel import read_routes
 from spanwise.scheduler.project.settings import AlertSettings
 from tests.contract.faulty_proxy import Fault, FaultyProxy
 from tests.contract.object_storage import SERVERS, serve
+from tests.scenario.processes import kill
+from tests.scenario.ticking_place import Place
 from tests.scheduler.test_alert_channels import Receiver
 
 pytestmark = pytest.mark.slow
@@ -342,3 +344,49 @@ def test_a_held_repeat_costs_a_look_one_request(proxy, bucket, monkeypatch, tmp_
     assert outbox.deliver(bucket, routes, now).waiting == 1
     assert len(proxy.requests) == 1
     forget_buckets()
+
+
+class Hosts(Place):
+    """Schedulers on several hosts, with one root in object storage and one database."""
+
+    def __init__(self, folder, monkeypatch, url):
+        super().__init__(folder, monkeypatch)
+        self.root = url
+        monkeypatch.setenv("SPANWISE_METADATA", self.metadata)
+
+    @property
+    def metadata(self):
+        return str(self.folder / "metadata.db")
+
+    def start_on(self, host, url):
+        """Starts a scheduler that sends alerts to a URL."""
+        self.monkeypatch.setenv("XDG_CACHE_HOME", str(self.folder / host))
+        self.monkeypatch.setenv("SPANWISE_ALERTS", json.dumps({"urls": [url]}))
+        return self.start()
+
+    def await_log(self, event):
+        self.until(lambda _: event in self.logs(-1))
+
+
+def test_the_scheduler_of_another_host_sends_what_a_dead_one_could_not(bucket, tmp_path, monkeypatch, receiver):
+    """With real schedulers, killed with all they had started; and what mends the tick there announces the recovery."""
+    hosts = Hosts(tmp_path, monkeypatch, bucket)
+    hosts.every(2)
+    hosts.set(fail="")
+    try:
+        first = hosts.start_on("first", "json://127.0.0.1:1/nobody-listens")
+        hosts.await_log("alert-failed")
+        for pid in first.alive():
+            kill(pid)
+        hosts.every(None)
+        hosts.start_on("second", receiver.url())
+        hosts.await_log("alert-sent")
+        assert receiver.titles[0].startswith("ticking failed on span")
+
+        hosts.give_up_missed()
+        ended = "what was wrong: ticking failed on span"
+        hosts.until(lambda _: any(ended in got["message"] for got in receiver.got))
+    finally:
+        hosts.end()
+
+    assert sum(title.startswith("ticking failed on span") for title in receiver.titles) == 1
