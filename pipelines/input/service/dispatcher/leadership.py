@@ -97,7 +97,7 @@ class Leadership:
         if found is not None and found[0].id == self._record.id:
             self._record, self._etag = found
         else:
-            self.lose("it was removed" if found is None else f"{found[0]} has taken over")
+            self.lose("its leader record was removed" if found is None else f"{found[0]} has taken over")
 
     def raise_if_lost(self) -> None:
         if self.lost is not None:
@@ -106,9 +106,8 @@ class Leadership:
     def lose(self, why: str) -> None:
         """Nothing is acknowledged from now on."""
         self.lost = self.lost or ServiceError(
-            f"the dispatcher {self._record.token} has lost {self._journal}: {why}. It was paused, or cut off from the "
-            f"storage, for more than {self._record.ttl_s:g} s; it acknowledges nothing more. Start it again, and it "
-            f"stands by; consumers and workers with the URL find the one that leads."
+            f"the dispatcher {self._record.token} has lost {self._journal}: {why}. It acknowledges nothing more. If "
+            f"its machine was paused, or cut off from the storage, start it again: it stands by."
         )
 
     def release(self) -> None:
@@ -125,6 +124,8 @@ class Leadership:
             try:
                 self.amend()
             except Unreachable as error:
+                if self.lost is not None:
+                    return
                 _log.warning("heartbeat-missed", extra={"journal": self._place, "reason": str(error)})
             except Exception:  # noqa: BLE001  a record that somebody has damaged: without heartbeats others take over
                 _log.exception("heartbeat-failed", extra={"journal": self._place})
@@ -140,6 +141,8 @@ def lead(journal: ObjectUrl, ttl_s: float, on_standby: Callable[[str], None]) ->
     watch = _Watch(journal, on_standby)
     while True:
         previous, etag = watch.await_gone()
+        if previous is None and _is_orphaned(journal):
+            continue
         mine = _claim_after(previous, ttl_s)
         since = time.monotonic()
         place = journal / RECORD
@@ -147,6 +150,23 @@ def lead(journal: ObjectUrl, ttl_s: float, on_standby: Callable[[str], None]) ->
         if written is not None:
             _check_conditions(place, mine)
             return Leadership(journal, mine, written, since)
+
+
+def _is_orphaned(journal: ObjectUrl) -> bool:
+    """Whether there is a journal though there was no record when that was looked for; one has come since.
+
+    Raises:
+        ServiceError: none has come, so the record is lost, and with it where the journal begins.
+    """
+    folders, _ = open_bucket(journal.home).list_folder(journal.key)
+    if "journal" not in folders and "snapshots" not in folders:
+        return False
+    if read_leader(journal) is not None:
+        return True
+    raise ServiceError(
+        f"{journal / RECORD} is gone, but not the journal beside it. Restore it; or use another URL, or remove all "
+        f"below this one, and what consumers have leased and committed is forgotten."
+    )
 
 
 def content_of(record: LeaderRecord) -> bytes:
@@ -193,6 +213,7 @@ class _Watch:
         self._on_standby = on_standby
         self._seen = ("", -1)  # the life and the beat that was there when it was looked at last
         self._since = 0.0  # when this beat was first seen
+        self._looked_at = 0.0
         self._announced = ""
 
     def await_gone(self) -> tuple[LeaderRecord | None, str]:
@@ -220,9 +241,12 @@ class _Watch:
     def _is_gone(self, record: LeaderRecord) -> bool:
         if record.released or process.is_alive(record.who) is False:
             return True
-        if self._seen != (record.id, record.beat):
-            self._seen, self._since = (record.id, record.beat), time.monotonic()
-        return time.monotonic() - self._since > record.ttl_s
+        now = time.monotonic()
+        was_away = now - self._looked_at > record.ttl_s / 2  # the storage, for both; or this process was paused
+        if was_away or self._seen != (record.id, record.beat):
+            self._seen, self._since = (record.id, record.beat), now
+        self._looked_at = now
+        return now - self._since > record.ttl_s
 
     def _announce(self, record: LeaderRecord) -> None:
         if self._announced != f"{record}":

@@ -1,14 +1,19 @@
 """The journal in a folder: what was answered is there after a crash, whole."""
 
+import hashlib
 import resource
 
 import pytest
 
 from spanwise.orchestrator.errors import ServiceError
+from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.dispatcher import decisions
+from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.dispatcher.folder_journal import FolderJournal
 from spanwise.pipelines.input.service.dispatcher.records import ProduceSplits
 from spanwise.pipelines.input.service.dispatcher.state import records_of
+from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
+from spanwise.pipelines.input.service.worker.worker import WorkerServer
 from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job, worker
 
 
@@ -111,3 +116,21 @@ def test_a_full_disk_leaves_whole_records_only(tmp_path):
     again.close()
 
     assert as_records(again.state) == as_records(journal.state)
+
+
+def test_a_journal_of_an_earlier_version_is_read(tmp_path):
+    """It does not say under which names graphs are stored: they followed from the ids of datasets."""
+    folder = tmp_path / "work"
+    config = DispatcherConfig(fault_tolerant_mode=True, work_dir=str(folder))
+    with DispatchServer(config) as dispatcher:
+        inputs.register_dataset(dispatcher.target, inputs.range(3), dataset_id="d")
+        (graph,) = (folder / "datasets").iterdir()
+        graph.rename(graph.with_name(hashlib.sha256(b"d").hexdigest()[:32]))
+    lines = (folder / "journal").read_bytes().splitlines(keepends=True)
+    (folder / "journal").write_bytes(b"".join(line for line in lines if b"StoreGraph" not in line))
+
+    with (
+        DispatchServer(config) as again,
+        WorkerServer(WorkerConfig(dispatcher_address=again.target)),
+    ):
+        assert sorted(inputs.from_dataset_id("dynamic", again.target, "d")) == [0, 1, 2]

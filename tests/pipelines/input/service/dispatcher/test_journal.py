@@ -1,7 +1,9 @@
 """Journals, in a folder and in object storage: what was answered is there for whoever opens it next, whole."""
 
 import contextlib
+import os
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.orchestrator.storage import open_bucket
+from spanwise.orchestrator.storage import bucket, forget_buckets, open_bucket
 from spanwise.pipelines.input.service.dispatcher import decisions, records
 from spanwise.pipelines.input.service.dispatcher.journal import line_of, record_of
 from spanwise.pipelines.input.service.dispatcher.records import ProduceSplits, StoreGraph
 from spanwise.pipelines.input.service.dispatcher.state import records_of
+from tests.contract.faulty_proxy import Fault, proxied
 from tests.contract.object_storage import SERVERS, serve
 from tests.pipelines.input.service.dispatcher.journals import FolderPlace, StoredPlace
 from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job, worker
@@ -290,3 +293,95 @@ def test_a_record_of_another_format_is_refused(stored, content, said):
 
     with pytest.raises(ServiceError, match=said):
         stored.open()
+
+
+def test_a_journal_whose_record_is_gone_is_refused(stored):
+    """Its dispatcher ends, and nobody begins with nothing where there was something."""
+    from spanwise.pipelines.input.service.wire.connection import Unreachable
+
+    journal = begun(stored)
+    open_bucket(stored.home.home).delete([(stored.home / "dispatcher.json").key])
+
+    with pytest.raises(Unreachable, match="its leader record was removed"):
+        journal._lead.amend()
+    with pytest.raises(ServiceError, match=r"dispatcher\.json is gone, but not the journal beside it"):
+        stored.open()
+
+
+def test_who_stands_by_does_not_take_a_storage_that_was_away_for_a_silent_leader(stored, monkeypatch):
+    """Only silence through which it could look counts, by its own clock."""
+    from spanwise.pipelines.input.service.dispatcher import leadership
+
+    now = [1000.0]
+    journal = begun(stored)
+    record = journal._lead.record.model_copy(update={"ttl_s": 10.0})
+    journal.close()
+    monkeypatch.setattr(leadership.time, "monotonic", lambda: now[0])
+    watch = leadership._Watch(stored.home, str)
+
+    def looks(*moments):
+        for now[0] in moments:
+            is_gone = watch._is_gone(record)
+        return is_gone
+
+    assert not looks(1000, 1003, 1006, 1009)
+    assert not looks(1050)  # the storage was away
+    assert not looks(1054, 1058)
+    assert looks(1061)
+
+
+@pytest.fixture
+def faulty(storage, monkeypatch):
+    """A place behind a proxy that fails requests, and the proxy."""
+    with proxied(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(seconds=1))
+        forget_buckets()
+        yield StoredPlace(storage), proxy
+        forget_buckets()
+
+
+@pytest.mark.parametrize("name", ["journal/000001/000000001", "dispatcher.json"])
+def test_a_write_whose_answer_is_lost_is_known_to_be_its_own(faulty, name):
+    """It has landed, so its repetition is refused, by the storage: nobody else has taken over."""
+    from spanwise.pipelines.input.service.wire.connection import Unreachable
+
+    place, proxy = faulty
+    journal = begun(place)
+    failed = proxy.fail(Fault(lost=True), 1, method="PUT", containing=name)
+    number = journal.write(do(journal.state, [dataset("more")]))
+    with contextlib.suppress(Unreachable):  # whoever asked asks again
+        journal.sync(number)
+    journal.sync(number)
+    for _ in range(2):
+        journal.compact(records_of(journal.state))
+    journal.close()
+    again = place.open()
+    again.close()
+
+    assert len(failed) == 1
+    assert journal.lost is None
+    assert as_records(again.state) == as_records(journal.state)
+
+
+@pytest.mark.parametrize("fault", [Fault(status=503, code="SlowDown"), Fault(lost=True)], ids=["refused", "lost"])
+def test_what_could_not_be_stored_is_not_acknowledged_and_is_stored_once_when_it_can(faulty, fault):
+    """Whether what has failed had landed or not; what was written meanwhile comes behind it."""
+    from spanwise.pipelines.input.service.wire.connection import Unreachable
+
+    place, proxy = faulty
+    journal = begun(place)
+    proxy.fail(fault, containing="journal/000001")
+    first = journal.write(do(journal.state, [dataset("first")]))
+    with pytest.raises(Unreachable):
+        journal.sync(first)
+    second = journal.write(do(journal.state, [dataset("second")]))
+    with pytest.raises(Unreachable):
+        journal.sync(second)
+    proxy.decide = lambda _method, _path: None
+    journal.sync(second)
+    place.kill(journal)
+    again = place.open()
+    again.close()
+
+    assert as_records(again.state) == as_records(journal.state)
