@@ -174,8 +174,22 @@ class StorageBucket:
         with self._translated(key):
             if replacing is None:
                 return obstore.put(self._objects, key, content, use_multipart=False)["e_tag"] or ""
-            mode = {"e_tag": replacing} if replacing else "create"
+            mode = self._revision(key, replacing) if replacing else "create"
             return obstore.put(self._objects, key, content, mode=mode, use_multipart=False)["e_tag"] or ""  # type: ignore[arg-type]  # mypy widens the literal
+
+    def _revision(self, key: str, etag: str) -> dict[str, str]:
+        """How the storage knows what is to be replaced; Google's knows it by its generation, not by its etag."""
+        import obstore
+
+        if self.home.scheme != "gs":
+            return {"e_tag": etag}
+        try:
+            found = obstore.head(self._objects, key)
+        except FileNotFoundError:
+            raise Conflict(f"{self.home / key} is gone.") from None
+        if found["e_tag"] != etag:
+            raise Conflict(f"{self.home / key} was written by somebody else meanwhile.")
+        return {"version": found["version"] or ""}
 
     def list_uploads(self, prefix: str) -> tuple[UnfinishedUpload, ...]:
         """The uploads below a folder that were begun, and neither completed nor aborted."""

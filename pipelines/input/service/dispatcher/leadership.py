@@ -120,15 +120,15 @@ class Leadership:
                 _log.warning("release-failed", extra={"journal": self._place, "reason": str(error)})
 
     def _beat(self) -> None:
+        missed = ""
         while not self._ended.wait(self._record.ttl_s / _BEATS) and self.lost is None:
             try:
                 self.amend()
-            except Unreachable as error:
-                if self.lost is not None:
-                    return
-                _log.warning("heartbeat-missed", extra={"journal": self._place, "reason": str(error)})
-            except Exception:  # noqa: BLE001  a record that somebody has damaged: without heartbeats others take over
-                _log.exception("heartbeat-failed", extra={"journal": self._place})
+                missed = ""
+            except Exception as error:  # noqa: BLE001  a damaged record, say: without heartbeats others take over
+                if self.lost is None and str(error) != missed:
+                    missed = str(error)
+                    _log.warning("heartbeat-missed", extra={"journal": self._place, "reason": missed})
 
 
 def lead(journal: ObjectUrl, ttl_s: float, on_standby: Callable[[str], None]) -> Leadership:
