@@ -128,7 +128,7 @@ class BucketOutbox:
 
     def note_delivery(self, routes: AlertRoutes, wait_s: float | None) -> None:
         """Remembers what a delivery has left, and when there is something to do again."""
-        self._waiting = {name: etag for name, (etag, _) in self._known.items()}
+        self._waiting = {name: _unquote(etag) for name, (etag, _) in self._known.items()}
         self._delivered = (self._waiting, routes)
         self._next_s = float("inf") if wait_s is None else time.monotonic() + max(wait_s, 0.0)
 
@@ -157,7 +157,7 @@ class BucketOutbox:
 
     def letters(self) -> list[Letter]:
         listed = self._list()
-        self._known = {name: known for name, known in self._known.items() if listed.get(name) == known[0]}
+        self._known = {name: known for name, known in self._known.items() if listed.get(name) == _unquote(known[0])}
         self._unnoted = {name: letter for name, letter in self._unnoted.items() if name in listed}
         call_side_by_side(self._read, sorted(listed.keys() - self._known.keys()))
         return [self._as_noted(self._known[name][1]) for name in sorted(self._known)]
@@ -239,7 +239,7 @@ class BucketOutbox:
         home = self._home / "outbox"
         found = self._bucket.list((home / digest_cause(cause) if cause else home).key)
         named = [(info.key.rpartition("/")[2].removesuffix(".json"), info) for info in found]
-        return {name: info.etag for name, info in named if info.key == self._letter_key(name)}
+        return {name: _unquote(info.etag) for name, info in named if info.key == self._letter_key(name)}
 
     def _letter_key(self, name: str) -> str:
         return self._key("outbox", read_mark(name), name)
@@ -295,6 +295,11 @@ class BucketOutbox:
         if written is None:
             raise OutboxTaken(f"{self._home}: another host delivers the alerts now.")
         self._causes, self._causes_etag = known, written
+
+
+def _unquote(etag: str) -> str:
+    """As listings of Azure have it: the headers of its other answers have quotes."""
+    return etag.strip('"')
 
 
 def _open_of(causes: Mapping[str, Mapping[str, object]], cause: str) -> OpenCause | None:

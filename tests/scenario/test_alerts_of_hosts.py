@@ -19,7 +19,7 @@ from spanwise.orchestrator.storage import forget_buckets, open_bucket, parse_url
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert
 from spanwise.scheduler.alerts.channel import read_routes
-from spanwise.scheduler.project.settings import AlertSettings
+from spanwise.scheduler.project.settings import AlertSettings, root_folder
 from tests.contract.faulty_proxy import Fault, FaultyProxy
 from tests.contract.object_storage import SERVERS, serve
 from tests.scenario.processes import kill
@@ -344,6 +344,47 @@ def test_a_held_repeat_costs_a_look_one_request(proxy, bucket, monkeypatch, tmp_
     assert outbox.deliver(bucket, routes, now).waiting == 1
     assert len(proxy.requests) == 1
     forget_buckets()
+
+
+def test_what_an_earlier_version_has_left_on_a_host_goes_up(bucket, host, receiver):
+    """Its outbox was in the folder of the host: what waits there is sent, and what was alerted can recover anywhere."""
+    first, second = host(bucket), host(bucket)
+    folder = folder_on(first, bucket)
+    earlier = host(folder)
+    earlier.put("failure", "flights failed")
+    earlier.deliver()
+    earlier.put("failure", "taxi failed", "failure taxi")
+    earlier.die()
+
+    first.deliver()
+    second.put("recovery", "flights recovered")
+    second.deliver()
+
+    assert receiver.titles == ["flights failed", "taxi failed", "flights recovered"]
+
+
+def folder_on(host, place):
+    """The folder for the copies of a root on a host."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(host.cache))
+        return str(root_folder(place))
+
+
+def test_a_damaged_letter_holds_up_nobody(bucket, host, receiver):
+    """It is put aside under another name."""
+    one = host(bucket)
+    one.put("failure", "flights failed")
+    one.put("failure", "taxi failed", "failure taxi")
+    top = parse_url(bucket)
+    objects = open_bucket(top.home)
+    outbox_key = (top / "alerts/outbox").key
+    damaged = min(info.key for info in objects.list(outbox_key))
+    objects.write(damaged, b'{"alert": 3}')
+
+    report = one.deliver()
+
+    assert (report["sent"], report["waiting"]) == (1, 0)
+    assert [info.key for info in objects.list(outbox_key)] == [damaged.replace(".json", ".unreadable")]
 
 
 class Hosts(Place):
