@@ -19,6 +19,9 @@ from spanwise.scheduler.schedule.timetable import Timetable
 
 log = logging.getLogger("spanwise.scheduler")
 
+MEASURES = 10
+"""How often progress is measured in the time after which a run counts as stalled."""
+
 
 class ConditionAlerts:
     """The conditions of one schedule: a clock set back, a stale model, runs that will overrun, a run that stalls."""
@@ -81,6 +84,9 @@ class ConditionAlerts:
         run = newest_run(store, tick.record)
         if run is None or run.state.ended:
             return
+        if monotonic < tick.measure_s and tick.progress[:1] == (run.number,):
+            return
+        tick.measure_s = monotonic + limit.total_seconds() / MEASURES  # the run may be elsewhere: requests, not stats
         progress = (run.number, *measure_progress(store, run, self._services.root))
         if progress != tick.progress:
             tick.progress, tick.progress_s, tick.stalled = progress, monotonic, False

@@ -39,6 +39,7 @@ class OpenTick:
     stopped: str = ""  #: why this scheduler asked its run to end
     progress: tuple[int, ...] = ()  #: of its run, when it last changed
     progress_s: float = 0.0  #: monotonic: when that was
+    measure_s: float = 0.0  #: monotonic: not measured again before
     stalled: bool = False  #: an alert said that it makes no progress
 
     def has_made(self, attempts: int) -> bool:

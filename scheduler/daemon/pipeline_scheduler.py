@@ -20,7 +20,7 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon import due_tick, open_tick
 from spanwise.scheduler.daemon.arrival import ArrivalQueue
-from spanwise.scheduler.daemon.condition_alerts import ConditionAlerts
+from spanwise.scheduler.daemon.condition_alerts import MEASURES, ConditionAlerts
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.due_tick import (
     DueAction,
@@ -222,7 +222,7 @@ class PipelineScheduler:
                 continue
             moments.append(tick.record_s)
             if timetable.stall_after is not None:
-                moments.append(monotonic + max(POLL_S, timetable.stall_after.total_seconds() / 10))
+                moments.append(monotonic + max(POLL_S, timetable.stall_after.total_seconds() / MEASURES))
         if self._observer.spans.is_asking:
             moments.append(monotonic + POLL_S / 10)
         if self._waiting:
