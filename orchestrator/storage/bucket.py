@@ -240,7 +240,8 @@ def as_os_errors() -> Iterator[None]:
 def open_bucket(home: ObjectUrl, *, retry_for: timedelta | None = None) -> StorageBucket:
     """The bucket of a URL. A process opens it once, and keeps its connections.
 
-    `retry_for` is how long a request is made again while the storage is away; a minute, if it is not said.
+    `retry_for` is how long a request is made again while the storage is away, and an answer is waited for twice as
+    long; without it, a minute and half a minute.
 
     Raises:
         StorageError: the library for object storage is not installed, or the environment's settings are wrong.
@@ -250,7 +251,7 @@ def open_bucket(home: ObjectUrl, *, retry_for: timedelta | None = None) -> Stora
     if _used_by not in (None, me):
         return cast("StorageBucket", _open_helped(home, me))
     _used_by = me
-    return _open(home, retry_for or _RETRY_FOR)
+    return _open(home, retry_for)
 
 
 def forget_buckets() -> None:
@@ -265,7 +266,7 @@ def _open_helped(home: ObjectUrl, process: int) -> HelpedBucket:  # noqa: ARG001
 
 
 @functools.lru_cache(maxsize=64)
-def _open(home: ObjectUrl, retry_for: timedelta) -> StorageBucket:
+def _open(home: ObjectUrl, retry_for: timedelta | None) -> StorageBucket:
     try:
         from obstore import exceptions, store
     except ImportError as error:
@@ -278,21 +279,22 @@ def _open(home: ObjectUrl, retry_for: timedelta) -> StorageBucket:
         raise StorageError(f"{home}: {explain(error, home)}") from error
 
 
-def _connect(home: ObjectUrl, store, retry_for: timedelta) -> ObjectStore:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
-    retries = {"retry_timeout": retry_for}
+def _connect(home: ObjectUrl, store, retry_for: timedelta | None) -> ObjectStore:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
+    retries = {"retry_timeout": retry_for or _RETRY_FOR}
+    patience = {} if retry_for is None else {"timeout": 2 * retry_for}  # else half a minute
     if home.scheme == "s3":
         http = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
-        options = {"allow_http": True} if http else None
+        options = {"allow_http": http, **patience}
         return store.S3Store(home.bucket, client_options=options, retry_config=retries, **_profile())  # type: ignore[no-any-return]
     if home.scheme in WEB:
         url = f"{home.scheme}://{home.bucket}/" + (f"?{home.query}" if home.query else "")
-        return store.HTTPStore.from_url(url, client_options={"allow_http": True}, retry_config=retries)  # type: ignore[no-any-return]
+        return store.HTTPStore.from_url(url, client_options={"allow_http": True, **patience}, retry_config=retries)  # type: ignore[no-any-return]
     if home.scheme not in SCHEMES:
         return store.MemoryStore()  # type: ignore[no-any-return]
     if home.scheme == "gs":
-        return store.GCSStore(home.bucket, retry_config=retries)  # type: ignore[no-any-return]
+        return store.GCSStore(home.bucket, client_options=patience, retry_config=retries)  # type: ignore[no-any-return]
     http = os.environ.get("AZURE_STORAGE_ENDPOINT", "").startswith("http://")
-    options = {"allow_http": True} if http else None
+    options = {"allow_http": http, **patience}
     return store.AzureStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
 
 
