@@ -33,6 +33,7 @@ import pytest
 from spanwise.orchestrator.errors import PatternError
 from spanwise.orchestrator.span_pattern import SpanPattern
 from tests import warm
+from tests.forked import in_fork
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -203,7 +204,15 @@ def test_every_page_with_commands_is_in_a_story():
 
 @pytest.mark.parametrize("page", DOCTESTS)
 def test_the_python_sessions_of_a_page_are_true(page):
-    """What a page shows in a Python session is what Python prints."""
+    """What a page shows in a Python session is what Python prints; in a fork, since some serve Flight."""
+    examples, failures, said = in_fork(run_sessions, page)
+
+    assert examples, f"{page} has no session"
+    assert not failures, said
+
+
+def run_sessions(page):
+    """The number of a page's examples and of those that fail, and what doctest says."""
     sessions = [
         body for language, _, body in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")) if language == "pycon"
     ]
@@ -212,9 +221,7 @@ def test_the_python_sessions_of_a_page_are_true(page):
     said = []
 
     runner.run(test, out=said.append)
-
-    assert test.examples, f"{page} has no session"
-    assert not runner.failures, "".join(said)
+    return len(test.examples), runner.failures, "".join(said)
 
 
 def rows(page, *heads):

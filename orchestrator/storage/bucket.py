@@ -292,7 +292,8 @@ def _connect(home: ObjectUrl, store, retry_for: timedelta | None) -> ObjectStore
     if home.scheme not in SCHEMES:
         return store.MemoryStore()  # type: ignore[no-any-return]
     if home.scheme == "gs":
-        return store.GCSStore(home.bucket, client_options=patience, retry_config=retries)  # type: ignore[no-any-return]
+        options = {"allow_http": True, **patience}  # its metadata server, which gives credentials, has no TLS
+        return store.GCSStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
     http = os.environ.get("AZURE_STORAGE_ENDPOINT", "").startswith("http://")
     options = {"allow_http": http, **patience}
     return store.AzureStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ A graph has a name that no other content ever has, so whoever is late changes no
 from __future__ import annotations
 
 import hashlib
+import secrets
 from pathlib import Path
 from typing import Protocol
 
@@ -45,7 +46,9 @@ class FolderGraphs:
     def put(self, graph: bytes) -> str:
         path = self._folder / digest(graph)
         if not path.exists():
-            durable.put(path, [graph], draft=path.with_suffix(f".{id(graph)}"))  # others may be putting it too
+            durable.put(
+                path, [graph], draft=path.with_suffix(f".{secrets.token_hex(8)}")
+            )  # others may be putting it too
         return path.name
 
     def get(self, name: str) -> bytes:
