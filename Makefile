@@ -106,10 +106,10 @@ test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clu
 	$(BIN)/python -m venv $(VENV)/engines
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,kubernetes,ray,test]'
 	tests/contract/beam_engines.sh $(VENV)/beam $(VENV)/engines/bin/python
-	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 SPANWISE_TEST_KUBERNETES=$(abspath $(VENV)/kubernetes/kube) SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=1800 \
+	SPANWISE_TEST_RAY=1 SPANWISE_TEST_SLURM=1 SPANWISE_TEST_KUBERNETES=$(abspath $(VENV)/kubernetes/kube) SPANWISE_TEST_BEAM_ENGINES=$(abspath $(VENV)/beam) SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=1800 \
 	    tests/contract/test_ray_cluster.py tests/contract/test_kubernetes_cluster.py tests/contract/test_executor.py tests/scenario/test_engines.py tests/scenario/test_kubernetes_storage.py tests/scenario/test_demo_cluster.py \
 	    tests/scheduler/data_service/test_engine_workers.py
-	SPANWISE_TEST_BEAM=$(abspath $(VENV)/beam) $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=0 tests/scenario/test_beam_runners.py
+	SPANWISE_TEST_BEAM_ENGINES=$(abspath $(VENV)/beam) $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=0 tests/scenario/test_beam_runners.py
 
 test-training: $(BIN)/python  ## Train with JAX on two hosts that are killed and cut off, and replicas on clusters of Ray and, where it is installed, Slurm; needs root, ip, unshare, cc
 	$(BIN)/python -m venv $(VENV)/training

@@ -1,6 +1,6 @@
 """Engines of Beam for tests: real ones on this machine, each started alone, with little memory, and gone afterwards.
 
-SPANWISE_TEST_BEAM names the folder in which `tests/contract/beam_engines.sh` has put them.
+SPANWISE_TEST_BEAM_ENGINES names the folder in which `tests/contract/beam_engines.sh` has put them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def start_workers(environment: str, folder: Path) -> Iterator[Options]:
 
 
 def _tools() -> Path:
-    return Path(os.environ["SPANWISE_TEST_BEAM"]).resolve()  # nodes work in the folder of the project
+    return Path(os.environ["SPANWISE_TEST_BEAM_ENGINES"]).resolve()  # nodes work in the folder of the project
 
 
 @contextlib.contextmanager

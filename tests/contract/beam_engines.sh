@@ -5,7 +5,7 @@
 #
 # Prism, Beam's runner in Go, and `container`, which starts Beam's workers, in the version of the Beam that PYTHON has, and
 # job servers of Flink and Spark, with these in them. They are made of Beam's libraries, as those that Beam publishes are.
-# Tests find them by SPANWISE_TEST_BEAM=FOLDER. ENGINE is prism, flink or spark; without any, all are put there, and `container`.
+# Tests find them by SPANWISE_TEST_BEAM_ENGINES=FOLDER. ENGINE is prism, flink or spark; without any, all are put there, and `container`.
 # Needs go for Prism and `container`, mvn for the others, and java to run them.
 set -eu
 

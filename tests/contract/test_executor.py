@@ -71,18 +71,19 @@ def slurm(bench):
 
 @functools.cache
 def kubernetes_cluster():
-    """A cluster of its own; clients find it by KUBECONFIG."""
+    """A cluster of its own."""
     from tests.contract.kubernetes_cluster import KubernetesCluster
 
     own = KubernetesCluster("a")
     atexit.register(own.close)
-    os.environ["KUBECONFIG"] = str(own.kubeconfig)
     return own
 
 
 @contextmanager
 def kubernetes(bench):
-    engine = open_engine("kubernetes:", PodSettings(template=kubernetes_cluster().write_template()))
+    own = kubernetes_cluster()
+    os.environ["KUBECONFIG"] = str(own.kubeconfig)  # each time: other tests restore what was there before them
+    engine = open_engine("kubernetes:", PodSettings(template=own.write_template()))
     with PlacedExecutor(bench.pipeline, engine, root=bench.root, away=bench.pipeline.order) as executor:
         yield executor
 

@@ -18,7 +18,7 @@ from tests.contract.beam_engines import start, start_workers
 from tests.contract.object_storage import serve
 from tests.scenario.cli import call
 
-pytestmark = pytest.mark.skipif("SPANWISE_TEST_BEAM" not in os.environ, reason="make test-engines")
+pytestmark = pytest.mark.skipif("SPANWISE_TEST_BEAM_ENGINES" not in os.environ, reason="make test-engines")
 
 PIPELINE = """
 import polars as pl

@@ -9,7 +9,7 @@ import pytest
 from tests.scenario.processes import Marked
 
 pytestmark = pytest.mark.skipif(
-    not {"SPANWISE_TEST_RAY", "SPANWISE_TEST_BEAM"} <= {*os.environ}, reason="make test-engines"
+    not {"SPANWISE_TEST_RAY", "SPANWISE_TEST_BEAM_ENGINES"} <= {*os.environ}, reason="make test-engines"
 )
 
 DAYS = 3
@@ -37,7 +37,7 @@ def test_the_demo_on_a_cluster_shows_the_table_of_the_demo(tmp_path):
     _, expected = played(tmp_path / "alone", "flights_demo")
 
     gateway = Path(os.environ["SPANWISE_TEST_VERSITYGW"]).absolute()
-    flink = Path(os.environ["SPANWISE_TEST_BEAM"], "flink-job-server.jar").absolute()
+    flink = Path(os.environ["SPANWISE_TEST_BEAM_ENGINES"], "flink-job-server.jar").absolute()
     printed, mornings = played(tmp_path / "cluster", "flights_cluster", "--gateway", gateway, "--flink", flink)
 
     assert len(expected) == DAYS

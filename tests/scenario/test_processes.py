@@ -188,7 +188,9 @@ def begin_and_end(store):
         mine.release()
 
 
-@pytest.mark.skipif("SPANWISE_TEST_BEAM" not in os.environ, reason="long: SPANWISE_TEST_BEAM=1 asks for it")
+@pytest.mark.skipif(
+    "SPANWISE_TEST_BEAM_ENGINES" not in os.environ, reason="long: SPANWISE_TEST_BEAM_ENGINES=1 asks for it"
+)
 def test_the_processes_of_beam_are_ended(start, tmp_path, store):
     """Workers that Beam has started in processes of their own are found like all others."""
     run = start("wait", "Beaming")
