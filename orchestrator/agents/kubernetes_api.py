@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import socket
 import threading
@@ -36,10 +37,11 @@ class KubernetesApi:
 
         self._configuration = client.Configuration()
         self.namespace = "default"
+        file = os.environ.get("KUBECONFIG", "~/.kube/config")  # the library reads it only once, when it is imported
         try:
             try:
-                config.load_kube_config(client_configuration=self._configuration)
-                _, active = config.list_kube_config_contexts()
+                config.load_kube_config(file, client_configuration=self._configuration)
+                _, active = config.list_kube_config_contexts(file)
                 self.namespace = active["context"].get("namespace") or "default"
             except config.ConfigException:
                 config.load_incluster_config(client_configuration=self._configuration)
