@@ -36,6 +36,7 @@ SERVING = {
     "data_service",
     "elastic",
     "service",
+    "test_data_page.py",
     "test_dataset_graphs.py",
 }  # where tests serve Flight in their own process
 DATA = {"components", "conformance", "pipelines", "pa", "inputs", "Bench"}  # folders, names in modules
