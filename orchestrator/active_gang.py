@@ -30,6 +30,7 @@ class ActiveGang:
     """A job of several replicas on its way."""
 
     job: NodeJob
+    ids: Iterator[int]  #: of jobs of replicas, for all gangs of an executor
     members: dict[int, NodeJob]  #: the jobs of its replicas, by their ids, in the order of ranks
     logs: Path
     copies: list[LogCopy]
@@ -59,7 +60,7 @@ class ActiveGang:
             )
             members[member.id] = member
         copies = [LogCopy(Path(each.log), Path(job.log), each.replica.rank) for each in members.values()]
-        return cls(job, members, logs, copies, list(members))
+        return cls(job, ids, members, logs, copies, list(members))
 
     def wait_s(self) -> float:
         return LOG_S if self.failed_at is None else min(LOG_S, max(0.0, self.failed_at + SETTLE_S - time.monotonic()))

@@ -6,10 +6,8 @@ up to three times for each, those not counted whose machine was taken away. What
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -30,7 +28,6 @@ log = logging.getLogger("spanwise.executor")
 class ElasticGang(ActiveGang):
     """A job of a master and workers on its way."""
 
-    ids: Iterator[int] = field(default_factory=lambda: itertools.count(-1, -1))
     announced: bool = False  #: whether rank 0 has said anything
     announcement: object = None  #: what it has said last; None when there is no work any more
     starts: Counter[int] = field(default_factory=Counter)

@@ -30,9 +30,7 @@ class GangExecutor:
         if job.gang.size == 1:
             self._below.start(job)
             return
-        gang = ElasticGang.of(job, self._ids) if job.gang.elastic else ActiveGang.of(job, self._ids)
-        if isinstance(gang, ElasticGang):
-            gang.ids = self._ids
+        gang = (ElasticGang if job.gang.elastic else ActiveGang).of(job, self._ids)
         self._gangs[job.id] = gang
         for member in gang.members.values():
             self._start(gang, member)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.pipelines.input.service.servers import free_ports
+from tests.servers import free_ports
 
 SOON_S = 300.0
 

@@ -10,13 +10,14 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
+
+from tests.servers import free_ports
 
 Options: TypeAlias = Mapping[str, str | int | list[str]]
 
@@ -112,7 +113,7 @@ def _job_server(jar: Path, folder: Path, *master: str) -> Iterator[int]:
 @contextlib.contextmanager
 def _flink(jar: Path, folder: Path) -> Iterator[str]:
     """A cluster of a job manager and two task managers, each with a slot."""
-    rpc, rest = _free_port(), _free_port()
+    rpc, rest = free_ports(2)
     memory = {  # of a task manager; only Flink's own scripts find what is not given
         "framework.heap.size": "128m",
         "framework.off-heap.size": "64m",
@@ -157,7 +158,7 @@ def _flink(jar: Path, folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def _spark(jar: Path, folder: Path) -> Iterator[str]:
     """A cluster of a master and a worker with two cores."""
-    home, port = folder / "home", _free_port()
+    home, (port,) = folder / "home", free_ports(1)
     (home / "jars").mkdir(parents=True)
     (home / "jars" / jar.name).symlink_to(jar.resolve())
     place = {
@@ -211,9 +212,3 @@ def _wait_for(log: Path, pattern: str) -> str:
             raise TimeoutError(f"{log.name} has no {pattern!r}:\n{log.read_text(errors='replace')[-3000:]}")
         time.sleep(0.2)
     return found[1]
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -5,13 +5,13 @@ SPANWISE_TEST_KUBERNETES is the program that tests/contract/kubernetes.sh builds
 
 import contextlib
 import datetime as dt
+import functools
 import ipaddress
 import json
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +20,8 @@ from pathlib import Path
 
 import requests
 import yaml
+
+from tests.servers import eventually, free_ports
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 CONTROLLERS = (
@@ -37,6 +39,8 @@ spec:
       env:
         - {{name: HOME, value: "{home}"}}
 """
+
+_until = functools.partial(eventually, within_s=180.0, every_s=0.2, otherwise="Kubernetes did not start")
 
 
 class KubernetesCluster:
@@ -58,7 +62,7 @@ class KubernetesCluster:
 
     def _start(self):
         _certify(self._folder)
-        etcd, peers, port, manager = _free_ports(4)
+        etcd, peers, port, manager = free_ports(4)
         self.address = f"https://127.0.0.1:{port}"
         database, folder = f"http://127.0.0.1:{etcd}", self._folder
         (folder / "tokens").write_text(f'{self._token},admin,admin,"system:masters"\n')
@@ -242,20 +246,3 @@ def _certify(folder):
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
     (folder / "server.key").write_bytes(private)
-
-
-def _free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _until(condition, within_s=180.0):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "Kubernetes did not start"
-        time.sleep(0.2)

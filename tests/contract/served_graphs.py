@@ -11,7 +11,8 @@ from spanwise.pipelines.input.service.worker.worker import WorkerServer
 from spanwise.pipelines.input.snapshot.element_types import register_type
 from tests.contract.shapes import Pair, Ride, Whole, whole
 from tests.forkserver import FORKS
-from tests.pipelines.input.service.servers import free_ports, listed
+from tests.pipelines.input.service.servers import listed
+from tests.servers import free_ports
 
 _numbers = itertools.count()
 for _kind in (Pair, Ride, Whole):

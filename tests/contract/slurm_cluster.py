@@ -3,6 +3,7 @@
 Needs root, since slurmd keeps the processes of a job in a cgroup of their own, and munge vouches for its users.
 """
 
+import functools
 import os
 import secrets
 import shutil
@@ -10,10 +11,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 from spanwise.orchestrator import process
+from tests.servers import eventually, free_ports
 
 CONFIGURATION = """\
 ClusterName=spanwise
@@ -47,6 +48,8 @@ PartitionName=main Nodes=ALL Default=YES State=UP
 MACHINE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=4000"
 CGROUPS = "CgroupMountpoint=/sys/fs/cgroup\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\nAllowedSwapSpace=0\n"
 
+_until = functools.partial(eventually, within_s=60.0, every_s=0.1, otherwise="Slurm did not start")
+
 
 class SlurmCluster:
     """A controller and machines of these names, of which some run; SLURM_CONF is the file that its commands read."""
@@ -63,7 +66,7 @@ class SlurmCluster:
 
     def _start(self, names, running):
         host = socket.gethostname().partition(".")[0]
-        ports = _free_ports(len(names) + 1)
+        ports = free_ports(len(names) + 1)
         machines = [MACHINE.format(name=n, host=host, port=port) for n, port in zip(names, ports[1:], strict=True)]
         self.configuration.write_text(
             CONFIGURATION.format(host=host, port=ports[0], folder=self._folder, machines="\n".join(machines))
@@ -130,20 +133,3 @@ def _pids_of_jobs(name):
     """The processes of the jobs of a machine: they are no children of its slurmd."""
     folders = Path("/sys/fs/cgroup").glob(f"**/slurm_{name}/**/cgroup.procs")
     return sorted({int(line) for folder in folders for line in folder.read_text().split()})
-
-
-def _free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _until(condition, within_s=60.0):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "Slurm did not start"
-        time.sleep(0.1)

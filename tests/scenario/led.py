@@ -7,7 +7,7 @@ import uuid
 
 from spanwise.orchestrator.storage import parse_url
 from spanwise.pipelines.input.service.wire.leader import read_leader
-from tests.pipelines.input.service.servers import eventually
+from tests.servers import eventually
 
 TAKEOVER_S = 4
 SOON_S = 300.0

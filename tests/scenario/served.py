@@ -13,7 +13,7 @@ from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.scheduler.main import main
 from tests.forkserver import FORKS
-from tests.pipelines.input.service.servers import free_ports
+from tests.servers import free_ports
 
 END = "end"
 LATE = "was read to its end"  # the dispatcher's words to who joins a finished job

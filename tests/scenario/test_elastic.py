@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from tests.pipelines.input.service.servers import eventually
 from tests.scenario.processes import Marked, kill
+from tests.servers import eventually
 
 
 @pytest.mark.slow

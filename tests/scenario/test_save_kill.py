@@ -13,8 +13,8 @@ from spanwise.pipelines.input.service.wire.requests import PollSave
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.snapshot.inventory import snapshots, verify
 from spanwise.pipelines.input.snapshot.storage import files_at
-from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Servers, slow
+from tests.servers import eventually
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "2"))  # the full form: 100
 ELEMENTS = 1_000

@@ -18,8 +18,8 @@ from spanwise.pipelines.input.service.dispatcher import records
 from spanwise.pipelines.input.service.dispatcher.journal import record_of
 from spanwise.pipelines.input.service.sharding.splits import splits_of
 from tests.pipelines.input.service.consumers import Consumers, groups, is_consecutive
-from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import FORKS, Consumer, Servers, learn, numbers
+from tests.servers import eventually
 
 ROUNDS = int(os.environ.get("SPANWISE_TEST_CHAOS", "1"))  # the full form: 200
 ELEMENTS = 1_000

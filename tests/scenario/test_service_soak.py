@@ -21,8 +21,8 @@ from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
 from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, JoinJob, LeaveJob, RegisterDataset
 from spanwise.pipelines.input.service.wire.security import Security
-from tests.pipelines.input.service.servers import eventually
 from tests.scenario.served import Consumer, Servers
+from tests.servers import eventually
 
 SECONDS = float(os.environ.get("SPANWISE_TEST_SOAK_SERVICE_S", "4"))  # the full form: 3600
 SEED = os.environ.get("SPANWISE_TEST_SEED", "spanwise")

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from tests.contract.object_storage import serve_at
-from tests.pipelines.input.service.servers import eventually
 from tests.scenario import hosts
 from tests.scenario.processes import Marked
 from tests.scenario.shared_out import EPOCHS
+from tests.servers import eventually
 
 if not os.environ.get("SPANWISE_TEST_TRAINING"):
     pytest.skip("make test-training runs these", allow_module_level=True)

@@ -23,9 +23,9 @@ from spanwise.pipelines.input.service.wire.dispatcher_connection import Dispatch
 from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, JoinJob
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.contract.object_storage import SERVERS, serve
-from tests.pipelines.input.service.servers import eventually
 from tests.scenario.led import SOON_S, LedService, slow
 from tests.scenario.served import Servers, learn
+from tests.servers import eventually
 
 GATEWAY = os.environ.get("SPANWISE_TEST_VERSITYGW")
 ELEMENTS = 3_000

@@ -12,12 +12,12 @@ import pytest
 
 from spanwise.orchestrator.storage import forget_buckets
 from spanwise.pipelines.demo_servers import serve_s3
-from tests.pipelines.input.service.servers import eventually
 from tests.pipelines.input.service.wire.test_security import Authority
 from tests.scenario import hosts
 from tests.scenario.led import SOON_S, LedService
 from tests.scenario.relay import relayed
 from tests.scenario.test_takeover import ELEMENTS, Reader
+from tests.servers import eventually
 
 if not os.environ.get("SPANWISE_TEST_HOSTS"):
     pytest.skip("make test-hosts runs these", allow_module_level=True)

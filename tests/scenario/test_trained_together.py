@@ -9,9 +9,9 @@ import signal
 
 import pytest
 
-from tests.pipelines.input.service.servers import eventually
 from tests.scenario import hosts
 from tests.scenario.processes import Marked, kill
+from tests.servers import eventually
 
 if not os.environ.get("SPANWISE_TEST_TRAINING"):
     pytest.skip("make test-training runs these", allow_module_level=True)

@@ -25,6 +25,7 @@ from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.alerts.channel import AlertChannel, ChannelMessage, ChannelSender, check_channels, read_routes
 from spanwise.scheduler.project.settings import AlertSettings
+from tests.servers import free_ports
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PROJECT = Path(__file__).parents[2]
@@ -113,7 +114,7 @@ def post() -> Iterator[Callable[..., tuple[Mails, int]]]:
             return AuthResult(success=data.password.decode() == password, handled=False)
 
         wants = {"authenticator": known, "auth_required": True, "auth_require_tls": False} if password else {}
-        controller = Controller(mails, hostname="127.0.0.1", port=_free_port(), **wants)  # type: ignore[arg-type]
+        controller = Controller(mails, hostname="127.0.0.1", port=free_ports(1)[0], **wants)  # type: ignore[arg-type]
         controller.start()
         running.append(controller)
         return mails, controller.port
@@ -121,14 +122,6 @@ def post() -> Iterator[Callable[..., tuple[Mails, int]]]:
     yield start
     for controller in running:
         controller.stop()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +209,7 @@ def test_a_refusal_is_told_by_its_number(sender: ChannelSender, receiver: Receiv
 @pytest.mark.usefixtures("sender")
 def test_an_alert_survives_a_network_that_is_down(tmp_path: Path) -> None:
     """Nobody listens; later somebody does, and gets it, once."""
-    port = _free_port()
+    port = free_ports(1)[0]
     outbox.put(tmp_path, FAILURE)
 
     down = deliver(tmp_path, f"json://127.0.0.1:{port}/hook")
@@ -310,7 +303,7 @@ def test_no_secret_is_told_to_anybody(
     receiver.status = 500
     urls = (
         f"json://me:${{SECRET}}@127.0.0.1:{receiver.port}/${{SECRET}}?-key=${{SECRET}}&+Authorization=${{SECRET}}",
-        f"mailto://me:${{SECRET}}@127.0.0.1:{_free_port()}?from=a@example.com&to=b@example.com",
+        f"mailto://me:${{SECRET}}@127.0.0.1:{free_ports(1)[0]}?from=a@example.com&to=b@example.com",
         "slack://${SECRET}",
         "${SECRET}",
         f"mailto://{SECRET}",
@@ -366,7 +359,7 @@ def test_a_variable_that_is_not_set_is_named() -> None:
 @pytest.mark.usefixtures("sender")
 def test_an_alert_can_be_sent_past_the_outbox(receiver: Receiver) -> None:
     """To try the channels, and when an alert could not be kept."""
-    found = (channel(receiver.url()), channel(f"json://127.0.0.1:{_free_port()}/"))
+    found = (channel(receiver.url()), channel(f"json://127.0.0.1:{free_ports(1)[0]}/"))
 
     said = outbox.send_now(found[:1], words.trial_alert(at=NOON, site=SITE))
 

@@ -22,7 +22,7 @@ from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.scheduler.cli import app
 from tests.contract.executor_jobs import is_gone
-from tests.pipelines.input.service.servers import eventually, free_ports
+from tests.servers import eventually, free_ports
 
 ELEMENTS = 80
 TOKEN = "correct-horse-battery-staple"

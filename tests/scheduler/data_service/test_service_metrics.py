@@ -16,7 +16,8 @@ from spanwise.scheduler.daemon import health
 from spanwise.scheduler.daemon.health import ListenAddress
 from spanwise.scheduler.daemon.metrics import MetricsPage
 from spanwise.scheduler.data_service import service_metrics
-from tests.pipelines.input.service.servers import Service, eventually
+from tests.pipelines.input.service.servers import Service
+from tests.servers import eventually
 
 
 def read(url):

@@ -11,9 +11,9 @@ from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServe
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
 from spanwise.scheduler.web.queries import data
-from tests.pipelines.input.service.servers import eventually, free_ports
 from tests.scheduler.web.conftest import ask
 from tests.scheduler.web.test_pages import text_of
+from tests.servers import eventually, free_ports
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """A data service in this process: a dispatcher, workers, and ways to start and stop them."""
 
 import contextlib
-import socket
-import time
 
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
+from tests.servers import free_ports
 
 
 class Service(contextlib.ExitStack):
@@ -48,14 +47,6 @@ class Service(contextlib.ExitStack):
         self.dispatcher = DispatchServer(DispatcherConfig(**{**self.config, "port": port}))
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def listed(count, **config):
     """A service with a fixed list of workers."""
     ports = free_ports(count)
@@ -63,11 +54,3 @@ def listed(count, **config):
     for port in ports:
         service.add_worker(port=port)
     return service
-
-
-def eventually(condition, within_s=300.0):
-    """Waits until it holds."""
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)

@@ -25,7 +25,8 @@ from spanwise.pipelines.input.service.wire.requests import ExchangeSplits, Fetch
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.worker import task
 from spanwise.pipelines.input.snapshot import split_writer
-from tests.pipelines.input.service.servers import Service, eventually, free_ports, listed
+from tests.pipelines.input.service.servers import Service, listed
+from tests.servers import eventually, free_ports
 
 HERE = Path(__file__).parent
 AREAS = ("sharding", "jobs", "splits", "journal", "coordinated", "sharing")

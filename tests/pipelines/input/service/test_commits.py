@@ -15,7 +15,8 @@ from spanwise.pipelines.input.lookahead import Lookahead
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.lease_reader import LeaseReader
 from spanwise.pipelines.input.service.wire.connection import Disconnected
-from tests.pipelines.input.service.servers import Service, eventually
+from tests.pipelines.input.service.servers import Service
+from tests.servers import eventually
 
 COUNT = 120
 

@@ -1,4 +1,4 @@
-"""The places of a journal, for tests that hold of each: how it is opened there, and how its dispatcher is killed."""
+"""The places of a journal, for tests that hold of each: how it is opened, begun and filled, and its dispatcher killed."""
 
 import os
 import subprocess
@@ -6,8 +6,24 @@ import sys
 import uuid
 
 from spanwise.orchestrator.storage import parse_url
+from spanwise.pipelines.input.service.dispatcher import decisions
 from spanwise.pipelines.input.service.dispatcher.folder_journal import FolderJournal
+from spanwise.pipelines.input.service.dispatcher.records import ProduceSplits
 from spanwise.pipelines.input.service.dispatcher.stored_journal import StoredJournal
+from tests.pipelines.input.service.dispatcher.test_state import dataset, do, job, worker
+
+
+def begin(journal, splits):
+    """Writes a dataset, a worker and a job that reads it; returns the journal."""
+    records = do(journal.state, [dataset(splits=(splits,))])
+    records += do(journal.state, decisions.arrive(journal.state, worker("w")))
+    records += do(journal.state, decisions.join(journal.state, job()))
+    journal.sync(journal.write(records))
+    return journal
+
+
+def dealt(number, *, repetition=0):
+    return ProduceSplits(task=3, number=number, source=0, repetition=repetition, first=number, count=1)
 
 
 class FolderPlace:

@@ -7,27 +7,17 @@ import pytest
 
 from spanwise.orchestrator.errors import ServiceError
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.dispatcher import decisions
 from spanwise.pipelines.input.service.dispatcher.dispatcher import DispatchServer
 from spanwise.pipelines.input.service.dispatcher.folder_journal import FolderJournal
-from spanwise.pipelines.input.service.dispatcher.records import ProduceSplits
 from spanwise.pipelines.input.service.dispatcher.state import records_of
 from spanwise.pipelines.input.service.wire.config import DispatcherConfig, WorkerConfig
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
-from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job, worker
+from tests.pipelines.input.service.dispatcher.journals import begin, dealt
+from tests.pipelines.input.service.dispatcher.test_state import as_records, do
 
 
 def begun(folder, splits=1000):
-    journal = FolderJournal(folder)
-    records = do(journal.state, [dataset(splits=(splits,))])
-    records += do(journal.state, decisions.arrive(journal.state, worker("w")))
-    records += do(journal.state, decisions.join(journal.state, job()))
-    journal.sync(journal.write(records))
-    return journal
-
-
-def dealt(number, *, repetition=0):
-    return ProduceSplits(task=3, number=number, source=0, repetition=repetition, first=number, count=1)
+    return begin(FolderJournal(folder), splits)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 30])

@@ -14,12 +14,12 @@ from spanwise.orchestrator.errors import ServiceError
 from spanwise.orchestrator.storage import bucket, forget_buckets, open_bucket
 from spanwise.pipelines.input.service.dispatcher import decisions, records
 from spanwise.pipelines.input.service.dispatcher.journal import line_of, record_of
-from spanwise.pipelines.input.service.dispatcher.records import ProduceSplits, StoreGraph
+from spanwise.pipelines.input.service.dispatcher.records import StoreGraph
 from spanwise.pipelines.input.service.dispatcher.state import records_of
 from tests.contract.faulty_proxy import Fault, proxied
 from tests.contract.object_storage import SERVERS, serve
-from tests.pipelines.input.service.dispatcher.journals import FolderPlace, StoredPlace
-from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job, worker
+from tests.pipelines.input.service.dispatcher.journals import FolderPlace, StoredPlace, begin, dealt
+from tests.pipelines.input.service.dispatcher.test_state import as_records, dataset, do, job
 
 PLACES = ["folder", *(SERVERS or ["moto"])]
 
@@ -41,16 +41,7 @@ def place(make_place):
 
 
 def begun(place, splits=1000):
-    journal = place.open()
-    written = do(journal.state, [dataset(splits=(splits,))])
-    written += do(journal.state, decisions.arrive(journal.state, worker("w")))
-    written += do(journal.state, decisions.join(journal.state, job()))
-    journal.sync(journal.write(written))
-    return journal
-
-
-def dealt(number, *, repetition=0):
-    return ProduceSplits(task=3, number=number, source=0, repetition=repetition, first=number, count=1)
+    return begin(place.open(), splits)
 
 
 def test_a_record_is_a_line_that_says_when_it_is_damaged():

@@ -8,7 +8,8 @@ from spanwise.pipelines.input.service.dispatcher.load import RecentLoad, wanted_
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.requests import WorkerLoad
 from spanwise.pipelines.input.service.wire.security import Security
-from tests.pipelines.input.service.servers import Service, eventually
+from tests.pipelines.input.service.servers import Service
+from tests.servers import eventually
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.inventory import collect, snapshots, verify
 from spanwise.pipelines.input.snapshot.state import ChunkRecord
 from spanwise.pipelines.input.snapshot.storage import files_at
-from tests.pipelines.input.service.servers import Service, eventually, listed
+from tests.pipelines.input.service.servers import Service, listed
+from tests.servers import eventually
 
 ROWS = 20_000
 

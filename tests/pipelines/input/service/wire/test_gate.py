@@ -22,8 +22,9 @@ from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import GetStatus
 from spanwise.pipelines.input.service.wire.security import Security
-from tests.pipelines.input.service.servers import Service, eventually
+from tests.pipelines.input.service.servers import Service
 from tests.pipelines.input.service.wire.test_security import Authority
+from tests.servers import eventually
 
 TOKEN = Security(token="secret")
 MIB = 1 << 20

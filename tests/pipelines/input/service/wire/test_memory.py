@@ -20,7 +20,8 @@ from spanwise.pipelines.input.service.wire.connection import ServiceConnection
 from spanwise.pipelines.input.service.wire.memory import LEAST_BYTES, SEGMENTS, Borrower, Lender, NotShared
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.service.worker.worker import WorkerServer
-from tests.pipelines.input.service.servers import Service, eventually
+from tests.pipelines.input.service.servers import Service
+from tests.servers import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is shared through /proc")
 

@@ -11,7 +11,7 @@ from spanwise.pipelines.input.service.wire.meter import ServerMeter
 from spanwise.pipelines.input.service.wire.requests import Fetch
 from spanwise.pipelines.input.service.worker.buffers import SharedQueue
 from spanwise.pipelines.input.service.worker.task import TaskPass, WorkerTask
-from tests.pipelines.input.service.servers import eventually
+from tests.servers import eventually
 
 
 @pytest.fixture
