@@ -13,6 +13,7 @@ TESTS   ?= tests
 PYTHONS := python3.11 python3.12 python3.13 python3
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NODE_PACKAGES := containerd runc podman containernetworking-plugins iptables conntrack iproute2 mmdebstrap gcc libc6-dev etcd-server postgresql
 
 comma := ,
 # uv takes a quarter of pip's time; where it finds no index, pip may, which has settings of its own.
@@ -21,7 +22,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-hosts test-training test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-kubernetes test-hosts test-training test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -110,6 +111,20 @@ test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clu
 	    tests/contract/test_ray_cluster.py tests/contract/test_kubernetes_cluster.py tests/contract/test_executor.py tests/scenario/test_engines.py tests/scenario/test_kubernetes_storage.py tests/scenario/test_demo_cluster.py \
 	    tests/scheduler/data_service/test_engine_workers.py
 	SPANWISE_TEST_BEAM_ENGINES=$(abspath $(VENV)/beam) $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=0 tests/scenario/test_beam_runners.py
+
+# A network namespace for each machine, cgroups and mounts, for which this has to be root. No registry is asked for images.
+test-kubernetes: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes in containers on real machines of Kubernetes: kubelet, containerd and runc; needs root and go
+	@[ "$$(id -u)" = 0 ] || { echo "make test-kubernetes makes network namespaces and cgroups, which needs root." >&2; exit 1; }
+	@{ command -v containerd && command -v runc && command -v podman && command -v mmdebstrap && command -v conntrack && \
+	    command -v iptables && command -v ip && command -v etcd && command -v cc && ls /usr/lib/cni/bridge && { ls /usr/lib/postgresql/*/bin/postgres || command -v initdb; }; } >/dev/null 2>&1 || \
+	    { echo "Installing containerd, runc, podman, CNI plugins, etcd and PostgreSQL"; \
+	    apt-get install --yes --no-install-recommends $(NODE_PACKAGES) >/dev/null; } || \
+	    { echo "apt-get could not install them: apt-get install $(NODE_PACKAGES)" >&2; exit 1; }
+	tests/contract/kubernetes.sh $(VENV)/kubernetes
+	$(BIN)/python -m venv $(VENV)/engines
+	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,kubernetes,ray,test]'
+	SPANWISE_TEST_KUBERNETES_NODES=1 SPANWISE_TEST_KUBERNETES=$(abspath $(VENV)/kubernetes/kube) SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=1800 \
+	    -k 'kubernetes' tests/contract/test_kubernetes_cluster.py tests/contract/test_executor.py tests/contract/test_gangs.py
 
 test-training: $(BIN)/python  ## Train with JAX on two hosts that are killed and cut off, and replicas on clusters of Ray and, where it is installed, Slurm; needs root, ip, unshare, cc
 	$(BIN)/python -m venv $(VENV)/training
