@@ -407,7 +407,7 @@ def _beam(written: dict[str, object]) -> dict[str, object]:
 def _executor(written: Mapping[str, object], environment: Mapping[str, str], folder: Path) -> ExecutorSettings:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
     pods = dict(given.pop("kubernetes", None) or {})  # type: ignore[call-overload]  # checked by pydantic
-    if "kubernetes" in (given.get("name"), *given.get("pipelines", {}).values()):  # type: ignore[attr-defined]
+    if pods or "kubernetes" in (given.get("name"), *given.get("pipelines", {}).values()):  # type: ignore[attr-defined]
         given["pods"] = _pods(pods, environment, folder)
     return ExecutorSettings(**given)  # type: ignore[arg-type]  # checked by pydantic
 

@@ -251,6 +251,16 @@ def test_pods_have_settings_of_their_own(folder: Path, monkeypatch: pytest.Monke
     )
 
 
+def test_pods_are_described_also_where_nodes_run_here_by_default(folder: Path) -> None:
+    """A single node, or workers of the data service, may go to Kubernetes."""
+    (folder / "spanwise.toml").write_text('[executor.kubernetes]\nimage = "rides:1"\n')
+
+    pods = settings.read().executor.pods
+
+    assert pods is not None
+    assert pods.image == "rides:1"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
