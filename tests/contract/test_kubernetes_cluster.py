@@ -1,6 +1,7 @@
 """Kubernetes' engine on a real API server: what only Kubernetes does to a node; and what we give to Kubernetes."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -273,6 +274,8 @@ def test_the_server_takes_what_the_chart_makes(cluster, tmp_path, values):
     assert ("SPANWISE_EXECUTOR" in written) == values.get("nodes", {}).get("enabled", True)
     if "SPANWISE_EXECUTOR" in written:
         check_settings(written["SPANWISE_EXECUTOR"], manifests, tmp_path)
+        theirs = json.loads(written["SPANWISE_EXECUTOR"])["kubernetes"]["secrets"]
+        assert {*theirs} < {each["secretRef"]["name"] for each in container["envFrom"]}, "it reads the same root"
 
 
 def check_settings(executor, manifests, folder):
