@@ -148,8 +148,10 @@ test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightnin
 	TF_CPP_MIN_LOG_LEVEL=3 SPANWISE_TEST_FRAMEWORKS=1 $(VENV)/tensorflow/bin/python -m pytest -W default \
 	    tests/frameworks tests/contract/test_dataset_graphs.py
 
-test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3 and Azure; needs go and npm
+# Servers of Google's protocol are used where SPANWISE_TEST_FAKE_GCS and SPANWISE_TEST_STORAGE_TESTBENCH name their programs: tests/contract/buckets.sh
+test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3, Azure and, where you have one, Google; needs go and npm
 	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/contract/test_storage_faults.py \
+	    tests/contract/test_bucket_of_google.py tests/contract/test_object_lease.py \
 	    tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py \
 	    tests/scenario/test_stored_checkpoints.py
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from spanwise.orchestrator.digest import new_hash
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.helper import HelpedBucket
+from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.unfinished import UnfinishedUpload, abort_upload, list_uploads
 from spanwise.orchestrator.storage.url import SCHEMES, WEB, ObjectInfo, ObjectUrl
 
@@ -209,8 +210,17 @@ class StorageBucket:
         remaining = list(keys)
         for start in range(0, len(remaining), _MOST_DELETED):
             part = remaining[start : start + _MOST_DELETED]
-            with self._translated(part[0]), contextlib.suppress(FileNotFoundError):
-                obstore.delete(self._objects, part)
+            with self._translated(part[0]):
+                try:
+                    obstore.delete(self._objects, part)
+                except FileNotFoundError:  # Google's has no request for many: the first that is gone ends the others
+                    call_side_by_side(self._delete_one, part)
+
+    def _delete_one(self, key: str) -> None:
+        import obstore
+
+        with contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._objects, key)
 
     @contextlib.contextmanager
     def _translated(self, key: str) -> Iterator[None]:
@@ -340,6 +350,13 @@ _HINTS = {
     ),
 }
 
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_KEY",
+}
+_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "az": "AZURE_STORAGE_ENDPOINT"}  # Google's is part of its account
+
 
 def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one line per kind of failure
     """What went wrong in a sentence, with what to do, and without what a signed URL or a header may hold."""
@@ -355,11 +372,13 @@ def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one
     if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return "access was denied. Check the credentials in the environment, and what they may do."
     if "169.254." in text or "CredentialsError" in text or "InstanceCredential" in str(error):
-        return f"found no credentials for {home.scheme}://. Set those of the environment, such as AWS_ACCESS_KEY_ID."
+        variable = _CREDENTIALS.get(home.scheme, "AWS_ACCESS_KEY_ID")
+        return f"found no credentials for {home.scheme}://. Set those of the environment, such as {variable}."
     if "incorrectly configured region" in text:
         return "the bucket is in another region. Set AWS_REGION to its region."
     if "error sending request" in text or "timed out" in text:
-        return "the storage could not be reached. Check the network and the endpoint, such as AWS_ENDPOINT_URL."
+        endpoint = f" and the endpoint, such as {_ENDPOINTS[home.scheme]}" if home.scheme in _ENDPOINTS else ""
+        return f"the storage could not be reached. Check the network{endpoint}."
     message = re.search(r"<Message>([^<]*)</Message>", text)
     shown = message[1] if message else re.sub(r"\?\S*", "", text).strip()
     return f"{shown} ({code[1]})" if code is not None else shown

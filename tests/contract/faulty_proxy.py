@@ -11,7 +11,12 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeAlias
+
+Answer: TypeAlias = tuple[int, list[tuple[str, str]], bytes]
+"""The status, the headers and the body."""
 
 _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code} of a test</Message></Error>'
 
@@ -31,7 +36,7 @@ class Fault:
 class FaultyProxy:
     """Passes requests on; `decide` says what goes wrong with each, by its method and path."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, port: int = 0) -> None:
         self.decide: Callable[[str, str], Fault | None] = lambda _method, _path: None
         self.requests: list[tuple[str, str]] = []
         self._upstream = urllib.parse.urlsplit(upstream).netloc
@@ -41,7 +46,7 @@ class FaultyProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -65,13 +70,19 @@ class FaultyProxy:
             self.requests.append((method, path))
             return self.decide(method, path)
 
-    def forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+    def forward(self, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
+        return self.ask(handler.command, handler.path, handler.headers, body)
+
+    def ask(self, method: str, path: str, headers: Message, body: bytes) -> Answer:
+        """Makes a request of the server."""
         connection = http.client.HTTPConnection(self._upstream, timeout=300)
         try:
-            connection.putrequest(handler.command, handler.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in handler.headers.items():
-                if name.lower() not in ("connection", "expect"):
+            connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
+            for name, value in headers.items():
+                if name.lower() not in ("connection", "expect", "content-length"):
                     connection.putheader(name, value)
+            if body or "Content-Length" in headers:
+                connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body or None)
             answer = connection.getresponse()
             return answer.status, answer.getheaders(), answer.read()

@@ -1,7 +1,8 @@
 """Object storage for tests: moto's server in a thread, and real servers where the environment names one.
 
-`tests/contract/buckets.sh` starts the real ones and sets SPANWISE_TEST_S3 and SPANWISE_TEST_AZ to
-JSON: the settings of the environment, and under `home` the URL of an empty bucket.
+`tests/contract/buckets.sh` starts the real ones and sets SPANWISE_TEST_S3, SPANWISE_TEST_AZ and, where it is given a
+server of Google's protocol, SPANWISE_TEST_GS to JSON: the settings of the environment, and under `home` the URL of an
+empty bucket.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from spanwise.orchestrator.storage import forget_buckets
 
 SERVERS = {
     name: json.loads(os.environ[f"SPANWISE_TEST_{name.upper()}"])
-    for name in ("s3", "az")
+    for name in ("s3", "az", "gs")
     if os.environ.get(f"SPANWISE_TEST_{name.upper()}")
 }
 
@@ -40,6 +41,22 @@ def serve(kind: str) -> Iterator[str]:
         forget_buckets()
         yield home
         forget_buckets()
+
+
+def endpoint(kind: str) -> str:
+    """The address of a server that `serve` has put into the environment."""
+    if kind == "gs":
+        address: str = json.loads(os.environ["GOOGLE_SERVICE_ACCOUNT_KEY"])["gcs_base_url"]
+        return address
+    return os.environ["AWS_ENDPOINT_URL"]
+
+
+def at_endpoint(kind: str, address: str) -> dict[str, str]:
+    """What of the environment changes for a proxy before that server."""
+    if kind == "gs":
+        account = json.loads(os.environ["GOOGLE_SERVICE_ACCOUNT_KEY"])
+        return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**account, "gcs_base_url": address})}
+    return {"AWS_ENDPOINT_URL": address}
 
 
 _KILLED = """

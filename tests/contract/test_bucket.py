@@ -56,6 +56,17 @@ def test_what_is_not_there_is_none(bucket, folder):
     assert list(bucket.list(folder.key)) == []
 
 
+def test_what_is_gone_does_not_keep_others_from_being_deleted(bucket, folder):
+    """Of many that are deleted at once, some may be gone; the others go, wherever they stand."""
+    keys = [(folder / f"{number:03}").key for number in range(120)]
+    for key in keys[10:-10:2]:
+        bucket.write(key, b"x")
+
+    bucket.delete(keys)
+
+    assert list(bucket.list(folder.key)) == []
+
+
 def test_an_object_is_created_once(bucket, folder):
     """Of several that create it at once, one wins; the others are told."""
     key = (folder / "claim").key

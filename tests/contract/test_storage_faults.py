@@ -16,29 +16,36 @@ import pytest
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
 from spanwise.orchestrator.storage import BucketArchive, bucket, forget_buckets, open_bucket, parse_url
+from spanwise.orchestrator.storage.bucket import explain
 from tests.contract.faulty_proxy import Fault, proxied
-from tests.contract.object_storage import SERVERS, serve
+from tests.contract.object_storage import SERVERS, at_endpoint, endpoint, serve
 
-KIND = "s3" if "s3" in SERVERS else "moto"
+KINDS = ["s3" if "s3" in SERVERS else "moto", *(kind for kind in SERVERS if kind == "gs")]
 
 SLOW_DOWN = Fault(status=503, code="SlowDown")
+TOO_MANY = Fault(status=429, code="SlowDown")  # what Google answers to writes of one object within a second
 INTERNAL = Fault(status=500, code="InternalError")
 RESET = Fault(reset=True)
 LOST = Fault(lost=True)
 LATE = Fault(delay_s=1.0)
 
 
-@pytest.fixture(scope="module")
-def server():
-    with serve(KIND) as home, proxied(os.environ["AWS_ENDPOINT_URL"]) as proxy:
-        yield home, proxy
+def use_endpoint(patch, kind, address):
+    for name, value in at_endpoint(kind, address).items():
+        patch.setenv(name, value)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request):
+    with serve(request.param) as home, proxied(endpoint(request.param)) as proxy:
+        yield request.param, home, proxy
 
 
 @pytest.fixture
 def proxy(server, monkeypatch):
-    _, proxy = server
+    kind, _, proxy = server
     proxy.decide = lambda _method, _path: None
-    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    use_endpoint(monkeypatch, kind, proxy.url)
     monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(seconds=3))
     forget_buckets()
     yield proxy
@@ -47,7 +54,7 @@ def proxy(server, monkeypatch):
 
 @pytest.fixture
 def place(server, proxy):
-    home, _ = server
+    _, home, _ = server
     return parse_url(f"{home}/{uuid.uuid4().hex}")
 
 
@@ -64,7 +71,9 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("fault", [SLOW_DOWN, INTERNAL, RESET, LOST, LATE], ids=["503", "500", "reset", "lost", "slow"])
+@pytest.mark.parametrize(
+    "fault", [SLOW_DOWN, TOO_MANY, INTERNAL, RESET, LOST, LATE], ids=["503", "429", "500", "reset", "lost", "slow"]
+)
 @pytest.mark.parametrize("method", ["PUT", "GET", "HEAD"])
 def test_what_passes_is_tried_again(tmp_path, artifact, place, proxy, fault, method):
     """Twice in a row, by the library: the artifact arrives, and comes back as it was."""
@@ -132,7 +141,7 @@ def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, pla
         (Fault(status=301, code="PermanentRedirect"), "the bucket is in another region. Set AWS_REGION to its region."),
         (Fault(status=400, code="AuthorizationHeaderMalformed"), "the bucket is in another region. Set AWS_REGION"),
         (Fault(status=503, code="SlowDown"), "the storage is overloaded or down"),
-        (RESET, "the storage could not be reached. Check the network and the endpoint, such as AWS_ENDPOINT_URL."),
+        (RESET, "the storage could not be reached. Check the network"),
     ],
     ids=["expired", "skewed", "denied", "unknown key", "no bucket", "region", "region2", "503", "reset"],
 )
@@ -156,6 +165,24 @@ def test_what_does_not_pass_is_told_in_a_sentence(place, proxy, fault, said, act
     assert "Signature" not in text
     assert "X-Amz" not in text
     assert len(text) < 300
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "credentials"),
+    [
+        ("s3://lake", " and the endpoint, such as AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID"),
+        ("az://lake", " and the endpoint, such as AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("gs://lake", "", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_the_variables_that_are_named_are_those_of_the_storage(url, endpoint, credentials):
+    """Those of Amazon's help nobody who uses another."""
+    home = parse_url(url)
+    unreached = explain(OSError("error sending request for url"), home)
+    nobody = explain(OSError("Error performing GET http://169.254.169.254/computeMetadata/v1"), home)
+
+    assert unreached == f"the storage could not be reached. Check the network{endpoint}."
+    assert nobody == f"found no credentials for {home.scheme}://. Set those of the environment, such as {credentials}."
 
 
 def test_a_claim_whose_answer_is_lost_is_not_claimed_twice(place, proxy):
@@ -184,9 +211,10 @@ def test_a_root_is_claimed_though_the_answer_is_lost(tmp_path, place, proxy):
     assert BucketArchive(tmp_path, place).claim("other") == "mine"
 
 
-@pytest.mark.skipif(KIND != "s3", reason="moto checks no signatures")
-def test_a_server_denies_a_wrong_secret(place, proxy, monkeypatch):
+def test_a_server_denies_a_wrong_secret(server, place, proxy, monkeypatch):
     """By its own check."""
+    if server[0] != "s3":
+        pytest.skip("moto and servers for Google's protocol check no signatures")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     forget_buckets()
 
@@ -194,10 +222,10 @@ def test_a_server_denies_a_wrong_secret(place, proxy, monkeypatch):
         open_bucket(place.home).write((place / "x").key, b"x")
 
 
-def test_a_server_that_is_gone_is_told(place, monkeypatch):
+def test_a_server_that_is_gone_is_told(server, place, monkeypatch):
     """After it was tried again for a while."""
     monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(seconds=1))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    use_endpoint(monkeypatch, server[0], "http://127.0.0.1:9")
     forget_buckets()
 
     with pytest.raises(StorageError, match="the storage could not be reached"):

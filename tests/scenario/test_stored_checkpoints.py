@@ -23,13 +23,15 @@ from spanwise.orchestrator.storage.checkpoints import POINTER
 from spanwise.orchestrator.store import MemoryStore
 from tests.components.flow import Bench, Lake, only
 from tests.contract.faulty_proxy import proxied
-from tests.contract.object_storage import SERVERS, serve
+from tests.contract.object_storage import SERVERS, at_endpoint, endpoint, serve
 
 BEGAN = datetime(2026, 3, 1, 3, tzinfo=UTC).isoformat()
 ROWS = {span: {"a": np.arange(400.0) + span} for span in (1, 2)}
 
 
-@pytest.fixture(scope="module", params=["s3" if "s3" in SERVERS else "moto"])
+@pytest.fixture(
+    scope="module", params=["s3" if "s3" in SERVERS else "moto", *(kind for kind in SERVERS if kind == "gs")]
+)
 def home(request):
     with serve(request.param) as home:
         yield home
@@ -171,13 +173,14 @@ def test_a_commit_that_is_killed_leaves_the_one_before_or_itself(archive, monkey
     one, mine = machine(archive, "one", 1)
     (one / "a").write_text("one")
     mine.commit(one)
-    with proxied(os.environ["AWS_ENDPOINT_URL"]) as proxy:
+    kind = archive.home.scheme
+    with proxied(endpoint(kind)) as proxy:
         writes = []
         forward = proxy.forward
 
         def pass_on(handler, body):
             answer = forward(handler, body)
-            if handler.command != "GET":
+            if handler.command not in ("GET", "HEAD"):
                 writes.append(handler.path)
                 if len(writes) == at:
                     os.kill(process.pid, signal.SIGKILL)
@@ -186,7 +189,7 @@ def test_a_commit_that_is_killed_leaves_the_one_before_or_itself(archive, monkey
         proxy.forward = pass_on
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", COMMITS, str(archive.root), str(archive.home), BEGAN],
-            env={**os.environ, "AWS_ENDPOINT_URL": proxy.url},
+            env={**os.environ, **at_endpoint(kind, proxy.url)},
         )
         code = process.wait(300)
     two, theirs = machine(archive, "two", 2)
