@@ -62,7 +62,10 @@ def decide_retention(
     blessed. `companions` has, by the id of a model, the ids of what it needs to be served. They are kept with it, but
     not their own companions, or a model would keep all of its ancestors.
     """
-    reasons: dict[int, list[str]] = {a.id: list(known_reasons.get(a.id, ())) for a in artifacts}
+    reasons: dict[int, list[str]] = defaultdict(list)  # only of those that have any: most of many artifacts have none
+    for artifact in artifacts:
+        if artifact.id in known_reasons:
+            reasons[artifact.id] += known_reasons[artifact.id]
     young = f"younger than {_format_length(retention.younger)}"
     for artifact in artifacts:
         if artifact.created is not None and now - artifact.created < retention.younger:
@@ -71,17 +74,26 @@ def decide_retention(
         count = retention.of(members[0].kind)
         for artifact in _last(members, count):
             reasons[artifact.id].append(f"among the last {count} of {channel}")
-    names = {a.id: a.name for a in artifacts if reasons[a.id]}
-    for model, name in names.items():
+    _add_companions(reasons, artifacts, companions)
+    return [RetentionDecision(artifact=a, reasons=tuple(reasons.get(a.id, ()))) for a in artifacts]
+
+
+def _add_companions(
+    reasons: dict[int, list[str]], artifacts: Iterable[Artifact], companions: Mapping[int, Sequence[int]]
+) -> None:
+    """Keeps with each kept model what it needs, as far as it is decided about."""
+    if not companions:
+        return
+    names = {artifact.id: artifact.name for artifact in artifacts}
+    for model in [artifact for artifact in names if artifact in reasons]:
         for companion in companions.get(model, ()):
-            if companion in reasons:
-                reasons[companion].append(f"belongs to {name}")
-    return [RetentionDecision(artifact=a, reasons=tuple(reasons[a.id])) for a in artifacts]
+            if companion in names:
+                reasons[companion].append(f"belongs to {names[model]}")
 
 
 def channel_of(artifact: Artifact) -> str:
     """`pipeline/node/key`, of a published artifact."""
-    return "/".join(artifact.name.split("/")[:3])
+    return "/".join(artifact.name.split("/", 3)[:3])
 
 
 def _by_channel(artifacts: Iterable[Artifact]) -> dict[str, list[Artifact]]:

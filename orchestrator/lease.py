@@ -22,7 +22,7 @@ from spanwise.orchestrator import process
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import Fenced, Held, StoreError, StoreUnavailable
 from spanwise.orchestrator.process import Identity
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 log = logging.getLogger("spanwise.lease")
 
@@ -278,7 +278,7 @@ def mark_closed(store: Store, holder: Holder) -> None:
 
 def current(store: Store, pipeline: str) -> Holder | None:
     """The newest lease of a pipeline, held or released."""
-    newest = find_last(lambda n: store.find_claim("lease", f"{pipeline}#{n}") is not None)
+    newest = store.last_claim("lease", f"{pipeline}#")
     return read(store, pipeline, newest) if newest else None
 
 
@@ -324,7 +324,7 @@ def held_message(holder: Holder) -> str:
 
 def _seal(store: Store, holder: Holder) -> None:
     while True:
-        taken = find_last(lambda n: store.find_claim("journal", f"{holder.name}/{n}") is not None)
+        taken = store.last_claim("journal", f"{holder.name}/")
         place = store.find_claim("journal", f"{holder.name}/{taken}") if taken else None
         if place is not None and place.facts.get("sealed"):
             return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator import process
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.lease import TTL_S, Holder, Lease, read
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 POLL_S = 0.5
 """A slot that becomes free announces itself to nobody, so the store is asked this often."""
@@ -84,7 +84,7 @@ class Pools:
         return [slot for slot in newest if slot is not None and not self._is_free(slot)]
 
     def _newest(self, place: str) -> Slot | None:
-        token = find_last(lambda n: self._store.find_claim("slot", f"{place}#{n}") is not None)
+        token = self._store.last_claim("slot", f"{place}#")
         claim = self._store.find_claim("slot", f"{place}#{token}") if token else None
         return None if claim is None else record_of(Slot, claim)
 

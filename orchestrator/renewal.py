@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from spanwise.orchestrator.artifact import Artifact
-from spanwise.orchestrator.store import Address, Claim, Store, find_last
+from spanwise.orchestrator.store import Address, Claim, Store
 
 RENEWED = "renewed"
 """The kind of the claims; the n-th renewal at a place is named `<place>#<n>`."""
@@ -93,4 +93,4 @@ def _newest_first(store: Store, place: str, as_of: datetime | None) -> Iterator[
 
 
 def _count(store: Store, place: str) -> int:
-    return find_last(lambda number: store.find_claim(RENEWED, f"{place}#{number}") is not None)
+    return store.last_claim(RENEWED, f"{place}#")

@@ -19,7 +19,7 @@ from pathlib import Path
 from spanwise.orchestrator.artifact import Artifact, PushedModel
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.run import Execution
-from spanwise.orchestrator.store import Claim, Store, find_last
+from spanwise.orchestrator.store import Claim, Store
 
 _LOOK_BACK = 20  # runs
 
@@ -110,4 +110,4 @@ def channel_of(model: str) -> str:
 
 
 def _count(store: Store, channel: str) -> int:
-    return find_last(lambda number: store.find_claim(SERVED, f"{channel}#{number}") is not None)
+    return store.last_claim(SERVED, f"{channel}#")

@@ -139,6 +139,9 @@ class Store(Protocol):
     def find_claims(self, kind: str, names: Sequence[str]) -> dict[str, Claim]:
         """The claims that exist among many names, by name; a few queries for the marks of thousands of artifacts."""
 
+    def last_claim(self, kind: str, prefix: str, *, seen: int = 0) -> int:
+        """The number of the last of the claims `<prefix>1`, `<prefix>2`, …, or 0; `seen` is one that exists, or 0."""
+
     def amend(self, claim: Claim) -> None:
         """Replaces the facts of a claim that the caller holds.
 
@@ -239,8 +242,10 @@ class Store(Protocol):
     def consumers(self, artifact: Artifact) -> list[Execution]:
         """The executions that read the artifact, oldest first."""
 
-    def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
-        """Returns every link of any of these ids, in no particular order.
+    def links(
+        self, *, artifacts: Collection[int] = (), executions: Collection[int] = (), read: bool | None = None
+    ) -> list[Link]:
+        """Returns every link of any of these ids, or only those that read or that do not, in no particular order.
 
         With `artifacts_by_id` and `executions_by_id`, a walk over many artifacts needs one query per step.
         """
@@ -308,6 +313,9 @@ class MemoryStore:
 
     def find_claims(self, kind: str, names: Sequence[str]) -> dict[str, Claim]:
         return {name: claim for name in names if (claim := self.find_claim(kind, name)) is not None}
+
+    def last_claim(self, kind: str, prefix: str, *, seen: int = 0) -> int:
+        return seen + find_last(lambda further: self.find_claim(kind, f"{prefix}{seen + further}") is not None)
 
     def amend(self, claim: Claim) -> None:
         with self._lock:
@@ -451,11 +459,14 @@ class MemoryStore:
         )
         return sorted(readers, key=lambda e: e.id)
 
-    def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
+    def links(
+        self, *, artifacts: Collection[int] = (), executions: Collection[int] = (), read: bool | None = None
+    ) -> list[Link]:
         found = (
-            Link(artifact=artifact.id, execution=execution.id, read=read)
+            Link(artifact=artifact.id, execution=execution.id, read=is_input)
             for execution in list(self._executions.values())
-            for read, side in ((True, execution.inputs), (False, execution.outputs))
+            for is_input, side in ((True, execution.inputs), (False, execution.outputs))
+            if read in (None, is_input)
             for artifact in itertools.chain(*side.values())
             if artifact.id in artifacts or execution.id in executions
         )

@@ -1,4 +1,4 @@
-"""Batches: questions about many records at once, by their names. They know names, not the store.
+"""Batches: questions about many records at once, by their names. They know names and rows, not the store.
 
 Each takes `find`, which returns what exists among many names. A question about n records then costs a few queries of
 many names, not n of one.
@@ -6,15 +6,36 @@ many names, not n of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, ExecutionRow
 from spanwise.orchestrator.run import Run
 
 T = TypeVar("T")
+N = TypeVar("N", ContextRow, ArtifactRow, ExecutionRow)
+
+_MOST_IDS = 2000
+"""The ids in one query; each is a part of one SQL statement."""
+
+_DOUBLINGS = 31  # numbers are of 32 bits
+_SPREAD = 32
 
 Find = Callable[[Sequence[str]], Mapping[str, T]]
 """What exists among these names, by name."""
+
+
+def read_named(read: Callable[[Sequence[str]], list[N]], names: Sequence[str]) -> dict[str, N]:
+    """The rows that exist among many names, by name, a limited number per query."""
+    groups = (names[first : first + _MOST_IDS] for first in range(0, len(names), _MOST_IDS))
+    return {row.name: row for group in groups for row in read(group)}
+
+
+def read_each(read: Callable[[Sequence[int]], list[T]], ids: Collection[int]) -> Iterator[T]:
+    """Yields the rows that exist among many ids, a limited number per query."""
+    ordered = sorted(set(ids))
+    for first in range(0, len(ordered), _MOST_IDS):
+        yield from read(ordered[first : first + _MOST_IDS])
 
 
 def find_numbered(places: Iterable[str], find: Find[T]) -> dict[str, list[T]]:
@@ -45,6 +66,21 @@ def find_last_numbers(known: Mapping[str, int], find: Find[T]) -> dict[str, int]
         there = find([f"{place}/{middle[place]}" for place in left])
         for place in left:
             (low if f"{place}/{middle[place]}" in there else high)[place] = middle[place]
+    return low
+
+
+def find_last_number(seen: int, exist: Callable[[Sequence[int]], Collection[int]]) -> int:
+    """The highest number that exists, where all up to it do, and `seen` does or is 0.
+
+    Asks about all powers of two at once, then about evenly spread numbers: three questions where there are hundreds.
+    """
+    steps = [2**power for power in range(_DOUBLINGS)]
+    low = seen + max((n - seen for n in exist([seen + step for step in steps])), default=0)
+    high = seen + max(2 * (low - seen), 1)  # does not exist
+    while high - low > 1:
+        asked = range(low + 1, high, -(-(high - low - 1) // _SPREAD))
+        low = max(exist(asked), default=low)
+        high = min((n for n in asked if n > low), default=high)
     return low
 
 

@@ -174,7 +174,7 @@ class StoreConnection:
         """Calls the method; repeats a read once if the connection to a server broke."""
         repeatable = isinstance(self._where, DatabaseServer) and not writes
         while True:
-            self._make_ready()
+            self.make_ready()
             try:
                 return getattr(self._store, method)(*arguments, **options)
             except (errors.AbortedError, errors.AlreadyExistsError, errors.NotFoundError):
@@ -189,7 +189,16 @@ class StoreConnection:
             except errors.StatusError as error:
                 raise translate_error(error, self._where) from error
 
-    def _make_ready(self) -> None:
+    def suspect(self) -> None:
+        """Says that the server was seen to be unreachable: the next question begins by connecting anew."""
+        self._broken = True
+
+    def make_ready(self) -> None:
+        """Connects anew if the connection broke.
+
+        Raises:
+            StoreError: it was closed, or is another process's.
+        """
         self._check_owner()
         if self._store is None:
             raise self._closed()

@@ -11,31 +11,31 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.errors import NotRecorded, StoreError
 from spanwise.orchestrator.mlmd import declarations, layout
 from spanwise.orchestrator.mlmd.connection import MOST_RACES, NameTaken, Proto, StoreConnection
+from spanwise.orchestrator.mlmd.rows import ContextRow, Reader
 from spanwise.orchestrator.store import format_no_such_run
 
 
 class ContextStore:
     """The contexts and types of one store; remembers the ids of those that every run needs."""
 
-    def __init__(self, connection: StoreConnection) -> None:
+    def __init__(self, connection: StoreConnection, reader: Reader) -> None:
         self._connection = connection
+        self._reader = reader
+        self._claims_are_indexed: bool | None = None
         self._types: dict[tuple[str, str], int] = {}
         self._ids: dict[tuple[str, str], int] = {}  # of the contexts of pipelines and nodes
 
-    def find(self, kind: str, name: str) -> Proto | None:
-        context = self._connection.read("get_context_by_type_and_name", kind, name)
-        if context is not None and context.name != name:
-            raise StoreError(
-                f"In the metadata {self._connection}, {name!r} and {context.name!r} are the same name, because of its "
-                "collation. Rename one, or create the database with another collation: "
-                "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-            )
-        return context
+    def find(self, kind: str, name: str) -> ContextRow | None:
+        return self._reader.context(kind, name)
 
     def claims_are_indexed(self) -> bool:
         """Whether all claims that are looked up many at once have external ids: not where an older spanwise began."""
-        claims = [known for known in self._connection.find("get_context_types") if known.name == layout.CLAIM]
-        return all(declarations.INDEXED_CLAIMS in known.properties for known in claims)
+        if self._claims_are_indexed is None:
+            claims = [known for known in self._connection.find("get_context_types") if known.name == layout.CLAIM]
+            if not claims:
+                return True
+            self._claims_are_indexed = declarations.INDEXED_CLAIMS in claims[0].properties  # from its first claim on
+        return self._claims_are_indexed
 
     def put(self, contexts: Sequence[Proto]) -> list[int]:
         """Writes them in one transaction; returns their ids.
@@ -54,9 +54,9 @@ class ContextStore:
     def insert_span_index(self, names: Sequence[str]) -> None:
         """Inserts those names of the span index that are missing."""
         for _ in range(MOST_RACES):
-            if self._connection.find("get_contexts_by_external_ids", names[-1:]):
+            if self._reader.contexts(names[-1:]):
                 return
-            there = {c.name for c in self._connection.find("get_contexts_by_external_ids", names)}
+            there = {c.name for c in self._reader.contexts(names)}
             fresh = [self.named(layout.SPAN_INDEX, name, external=True) for name in names if name not in there]
             try:
                 self._connection.write_once(partial(self.put, fresh))
@@ -127,7 +127,7 @@ class ContextStore:
             context = self.find(declarations.NODE, name)
             assert context is not None, "contexts are never removed"
             self.set_parent(context.id, self.pipeline_id(pipeline))
-        return int(context.id)
+        return context.id
 
     def _register(self, of: declarations.Of, name: str, known: Proto | None) -> None:
         declared = declarations.declare_type(of, layout.name_of(name), known)

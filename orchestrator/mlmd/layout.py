@@ -6,6 +6,7 @@ Names and types are TFX's where it has them, so programs that read TFX's metadat
 
 from __future__ import annotations
 
+import typing
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -16,7 +17,8 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.errors import StoreError
 from spanwise.orchestrator.mlmd.places import Places
-from spanwise.orchestrator.mlmd.text import decode, encode, fits_an_integer, is_storable
+from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow
+from spanwise.orchestrator.mlmd.text import Stored, decode, encode, fits_an_integer, is_storable
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim, SpanSummary
 
@@ -50,6 +52,9 @@ _READ_BY_OTHERS = ("name", "pipeline_name", "producer_component")
 
 _OWN = "own:"
 
+_FACTS = frozenset({"content", "files", "size_bytes", "created", "producer"})
+"""The typed properties of an artifact that are not properties of ours."""
+
 
 def name_of(text: str) -> str:
     """Returns the name if every database can store it.
@@ -81,8 +86,8 @@ def claim_context(claim: Claim, *, type_id: int, created: str, write: str) -> Pr
     return context
 
 
-def claim_of(context: Proto, kind: str, name: str) -> Claim:
-    facts = _read(context.custom_properties)
+def claim_of(context: ContextRow, kind: str, name: str) -> Claim:
+    facts = _read(context.custom)
     del facts[WRITE]
     return Claim(kind, name, facts)
 
@@ -120,8 +125,8 @@ def run_context(run: Run, where: Places, *, type_id: int, write: str) -> Proto:
     return context
 
 
-def run_of(context: Proto, where: Places) -> Run:
-    facts: Mapping[str, Any] = _read(context.custom_properties)
+def run_of(context: ContextRow, where: Places) -> Run:
+    facts: Mapping[str, Any] = _read(context.custom)
     pipeline, number = context.name.rsplit("/", 1)
     return Run(
         pipeline=pipeline,
@@ -211,33 +216,32 @@ def execution_message(execution: Execution, where: Places, *, type_id: int, writ
     return message
 
 
-def is_ours(execution: Proto) -> bool:
+def is_ours(execution: ExecutionRow) -> bool:
     """Whether spanwise recorded it; other programs may write to the same database."""
-    return WRITE in execution.custom_properties
+    return WRITE in execution.custom
 
 
 def execution_of(
-    message: Proto, where: Places, events: Iterable[Proto], artifacts: Mapping[int, Artifact]
+    row: ExecutionRow, where: Places, events: Iterable[EventRow], artifacts: Mapping[int, Artifact]
 ) -> Execution:
     """`events` are those of this execution; `artifacts` holds at least the artifacts in them, by id."""
-    typed: Mapping[str, Any] = _read(message.properties)
-    facts: Mapping[str, Any] = _read(message.custom_properties)
+    typed: Mapping[str, Any] = _read(row.typed)
+    facts: Mapping[str, Any] = _read(row.custom)
     inputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
     outputs: dict[str, dict[int, Artifact]] = defaultdict(dict)
     for event in events:
-        side = inputs if event.type == metadata_store_pb2.Event.INPUT else outputs
-        steps = event.path.steps
-        for key, index in zip(steps[::2], steps[1::2], strict=True):
-            side[key.key][index.index] = artifacts[event.artifact_id]
+        side = inputs if event.read else outputs
+        for key, index in zip(event.steps[::2], event.steps[1::2], strict=True):
+            side[str(key)][int(index)] = artifacts[event.artifact_id]
     return Execution(
-        id=message.id,
+        id=row.id,
         pipeline=typed["pipeline_name"],
         run=int(typed["run_id"].rpartition("/")[2]),
         node=typed["component_id"],
         attempt=facts["attempt"],
         replay=facts.get("replay", False),
-        component="" if message.type == _NO_COMPONENT else message.type,
-        state=_STATE_OF[message.last_known_state],
+        component="" if row.type == _NO_COMPONENT else row.type,
+        state=_STATE_OF[row.state],
         parameters=facts["parameters"],
         defaults=tuple(facts.get("defaults", ())),
         key=facts.get("key", ""),
@@ -255,8 +259,8 @@ def execution_of(
     )
 
 
-def state_of(execution: Proto) -> State:
-    return _STATE_OF[execution.last_known_state]
+def state_of(execution: ExecutionRow) -> State:
+    return _STATE_OF[execution.state]
 
 
 def event(places: Iterable[tuple[str, int]], *, is_input: bool, artifact_id: int = 0) -> Proto:
@@ -313,61 +317,62 @@ def artifact_message(artifact: Artifact, where: Places, *, type_id: int, produce
     return message
 
 
-def artifact_of(message: Proto, where: Places) -> Artifact:
-    typed: dict[str, Any] = {}
-    for key, kept in message.properties.items():
-        typed[key] = decode(f"json:{kept.string_value}") if key == "split_names" else _value(kept)
-    content, files, size_bytes, created, _ = [
-        typed.pop(key, None) for key in ("content", "files", "size_bytes", "created", "producer")
-    ]
+def artifact_of(row: ArtifactRow, where: Places) -> Artifact:
+    properties = {name: decode(kept) for name, kept in row.typed.items() if name not in _FACTS}
+    if "split_names" in properties:
+        properties["split_names"] = decode(f"json:{row.typed['split_names']}")
+    properties.update(
+        (name.removeprefix(_OWN), decode(v)) for name, v in row.custom.items() if name not in _READ_BY_OTHERS
+    )
+    facts: Mapping[str, Any] = row.typed
     return Artifact(
-        where.resolve(message.uri),
-        id=message.id,
-        name=message.name,
-        kind=message.type,
-        created=_time(created),
-        content=content or "",
-        files=files,
-        size_bytes=int(size_bytes or 0),
-        properties={**typed, **_own(message)},
+        where.resolve(row.uri),
+        id=row.id,
+        name=row.name,
+        kind=row.type,
+        created=_time(facts.get("created")),
+        content=str(decode(facts.get("content", ""))),
+        files=typing.cast("Mapping[str, str]", decode(facts["files"])) if "files" in facts else None,
+        size_bytes=int(facts.get("size_bytes", 0)),
+        properties=properties,
         archive=where.archive,
     )
 
 
-def summary_of(span: int, publications: Sequence[Proto]) -> SpanSummary:
+def summary_of(span: int, publications: Sequence[ArtifactRow]) -> SpanSummary:
     """As `summarize_span` of their artifacts, without decoding the properties that it does not hold."""
-    versions = {int(message.id): _version_of(message) for message in publications}
-    newest = max(publications, key=lambda message: (versions[message.id] or -1, int(message.id)))
-    rows = _value(newest.custom_properties["rows"]) if "rows" in newest.custom_properties else None
-    created = newest.properties["created"].string_value if "created" in newest.properties else None
+    versions = {row.id: _version_of(row) for row in publications}
+    newest = max(publications, key=lambda row: (versions[row.id] or -1, row.id))
+    rows = decode(newest.custom["rows"]) if "rows" in newest.custom else None
+    created = newest.typed.get("created")
     return SpanSummary(
         span=span,
-        artifact=int(newest.id),
+        artifact=newest.id,
         name=newest.name,
-        content=newest.properties["content"].string_value if "content" in newest.properties else "",
+        content=str(newest.typed.get("content", "")),
         version=versions[newest.id],
         publications=len(publications),
         rows=sum(count for count in rows.values() if isinstance(count, int)) if isinstance(rows, dict) else None,
-        created=_time(created),
+        created=None if created is None else _time(str(created)),
     )
 
 
-def _version_of(artifact: Proto) -> int | None:
-    for properties in (artifact.properties, artifact.custom_properties):  # a large one does not fit the typed property
+def _version_of(artifact: ArtifactRow) -> int | None:
+    for properties in (artifact.typed, artifact.custom):  # a large one does not fit the typed property
         if "version" in properties:
-            version = _value(properties["version"])
+            version = decode(properties["version"])
             return version if isinstance(version, int) else None
     return None
 
 
-def producer_of(message: Proto) -> int:
+def producer_of(row: ArtifactRow) -> int:
     """The id of the execution that produced it; 0 if another program recorded it."""
-    return int(message.properties["producer"].int_value) if "producer" in message.properties else 0
+    return int(row.typed.get("producer", 0))
 
 
-def write_of(message: Proto) -> str:
+def write_of(row: ContextRow | ExecutionRow) -> str:
     """The last write that recorded a context or an execution."""
-    return str(message.custom_properties[WRITE].string_value) if WRITE in message.custom_properties else ""
+    return str(row.custom.get(WRITE, ""))
 
 
 def _fill(properties: Proto, values: Mapping[str, Value]) -> None:
@@ -386,19 +391,8 @@ def _escape(name: str) -> str:
     return f"{_OWN}{name}" if name in _READ_BY_OTHERS or name.startswith(_OWN) else name
 
 
-def _own(artifact: Proto) -> dict[str, Value]:
-    """The custom properties without those that only others read."""
-    custom = artifact.custom_properties.items()
-    return {name.removeprefix(_OWN): _value(kept) for name, kept in custom if name not in _READ_BY_OTHERS}
-
-
-def _read(properties: Proto) -> dict[str, Value]:
-    return {key: _value(kept) for key, kept in properties.items()}
-
-
-def _value(kept: Proto) -> Value:
-    text: str = kept.string_value  # empty where another field is set; most are texts, so they come first
-    return decode(text or getattr(kept, kept.WhichOneof("value")))
+def _read(properties: Mapping[str, Stored]) -> dict[str, Value]:
+    return {key: decode(kept) for key, kept in properties.items()}
 
 
 def _in_order(side: Mapping[str, Mapping[int, Artifact]], empty: Iterable[str]) -> dict[str, tuple[Artifact, ...]]:

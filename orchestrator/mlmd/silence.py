@@ -64,7 +64,12 @@ def _bound(descriptor: int, port: int) -> None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
         if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[1] != port:
             return
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _OPTIONS.items():
-            if hasattr(socket, name):  # not every system has each
-                one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        limit(one)
+
+
+def limit(connected: socket.socket) -> None:
+    """Lets the kernel end a connection whose server is silent."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _OPTIONS.items():
+        if hasattr(socket, name):  # not every system has each
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

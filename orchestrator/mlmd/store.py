@@ -16,24 +16,25 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from ml_metadata.metadata_store import ListOptions, OrderByField
 from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.artifact import Artifact, ArtifactArchive
 from spanwise.orchestrator.errors import NotRecorded, StoreError
 from spanwise.orchestrator.mlmd import batches, declarations, layout, span_index
+from spanwise.orchestrator.mlmd.api_reader import ApiReader
 from spanwise.orchestrator.mlmd.connection import MOST_RACES, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.context_store import ContextStore
-from spanwise.orchestrator.mlmd.location import Location
+from spanwise.orchestrator.mlmd.location import DatabaseServer, Location
 from spanwise.orchestrator.mlmd.places import Places
+from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, ExecutionRow, Reader
+from spanwise.orchestrator.mlmd.sql_reader import SqlReader
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, SpanSummary, find_last
 from spanwise.orchestrator.store import format_no_such_run as no_such_run
 
-T = TypeVar("T")
+N = TypeVar("N", ContextRow, ArtifactRow, ExecutionRow)
 
-_MOST_IDS = 2000
-"""The ids in one query; each is a part of one SQL statement."""
+_WORTH_REMEMBERING = 16  # lower numbers of claims are found as quickly
 
 _SUMMARIZED = 500  # spans in one query, so that who reads the newest of them does not wait for all
 
@@ -55,8 +56,12 @@ class MlmdStore:
         self._clock = clock
         self._places = Places(root, archive)
         self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate)
-        self._contexts = ContextStore(self._connection)
+        self._reader: Reader = ApiReader(self._connection)
+        if isinstance(where, DatabaseServer) and where.kind == "postgresql":
+            self._reader = SqlReader(where, self._connection, self._reader)
+        self._contexts = ContextStore(self._connection, self._reader)
         self._last_numbers: dict[str, int] = {}  # the last known number by place; nothing is ever removed
+        self._last_claims: dict[str, int] = {}  # of claims, by kind and prefix
 
     # --- claims
 
@@ -82,8 +87,15 @@ class MlmdStore:
         if kind not in layout.INDEXED or not self._contexts.claims_are_indexed():
             return {name: claim for name in names if (claim := self.find_claim(kind, name)) is not None}
         wanted = {layout.claim_name(kind, name): name for name in names}
-        found = self._by_external_id("get_contexts_by_external_ids", list(wanted))
+        found = batches.read_named(self._reader.contexts, list(wanted))
         return {wanted[full]: layout.claim_of(context, kind, wanted[full]) for full, context in found.items()}
+
+    def last_claim(self, kind: str, prefix: str, *, seen: int = 0) -> int:
+        place = layout.claim_name(kind, prefix)
+        last = self._reader.last_numbered(layout.CLAIM, place, max(seen, self._last_claims.get(place, 0)))
+        if last >= _WORTH_REMEMBERING:
+            self._last_claims[place] = last
+        return last
 
     def amend(self, claim: Claim) -> None:
         context = self._contexts.find(layout.CLAIM, layout.claim_name(claim.kind, claim.name))
@@ -140,12 +152,12 @@ class MlmdStore:
         newest = self._last_run(pipeline)
         if before is not None:
             newest = min(newest, before - 1)
-        for context in self._read_descending("get_contexts_by_external_ids", pipeline, newest):
+        for context in self._read_descending(self._reader.contexts, pipeline, newest):
             yield layout.run_of(context, self._places)
 
     def latest_runs(self, limit: int) -> dict[str, list[Run]]:
         known = {name: self._last_numbers.get(name, 0) for name in self.pipelines()}
-        find = partial(self._by_external_id, "get_contexts_by_external_ids")
+        find = partial(batches.read_named, self._reader.contexts)
         last = batches.find_last_numbers(known, find)
         self._last_numbers.update(last)
         found = find(batches.list_latest(last, limit))
@@ -156,7 +168,7 @@ class MlmdStore:
         return runs
 
     def pipelines(self) -> list[str]:
-        return sorted(c.name for c in self._connection.read("get_contexts_by_type", declarations.PIPELINE))
+        return sorted(c.name for c in self._reader.contexts_of_type(declarations.PIPELINE))
 
     # --- executions
 
@@ -172,8 +184,8 @@ class MlmdStore:
             return int(self._connection.write("put_execution", message, [], contexts, force_reuse_context=True)[0])
 
         def landed() -> int | None:
-            found = self._connection.find("get_executions_by_external_ids", [begun.name])
-            return int(found[0].id) if found and layout.write_of(found[0]) == write else None
+            found = self._reader.executions([begun.name])
+            return found[0].id if found and layout.write_of(found[0]) == write else None
 
         try:
             return replace(begun, id=self._connection.write_once(put, landed))
@@ -182,7 +194,7 @@ class MlmdStore:
             raise AlreadyClaimed(f"execution {begun.name}") from error
 
     def publish(self, execution: Execution, *claims: Claim) -> Execution:
-        begun = self._execution_message(execution.id)
+        begun = self._execution_row(execution.id)
         if begun is None:
             raise NotRecorded(f"Execution {execution.name} was never begun.")
         if layout.state_of(begun).ended:
@@ -201,27 +213,25 @@ class MlmdStore:
         context = self._contexts.find(declarations.RUN, run.name)
         if context is None:
             return []
-        return self._with_artifacts(self._connection.read("get_executions_by_context", context.id))
+        return self._with_artifacts(self._reader.executions_in(context.id))
 
     def executions_of(self, runs: Collection[Run]) -> list[Execution]:
-        find = partial(self._by_external_id, "get_executions_by_external_ids")
+        find = partial(batches.read_named, self._reader.executions)
         attempts = batches.find_numbered(batches.list_nodes(runs), find).values()
-        messages = sorted(itertools.chain(*attempts), key=lambda m: int(m.id))
-        return [layout.execution_of(message, self._places, (), {}) for message in messages if layout.is_ours(message)]
+        rows = sorted(itertools.chain(*attempts))
+        return [layout.execution_of(row, self._places, (), {}) for row in rows if layout.is_ours(row)]
 
     def execution(self, id: int) -> Execution:  # noqa: A002
-        message = self._execution_message(id)
-        if message is None:
+        row = self._execution_row(id)
+        if row is None:
             raise NotRecorded(f"There is no execution {id}.")
-        return self._with_artifacts([message])[0]
+        return self._with_artifacts([row])[0]
 
     def find_cached(self, key: str) -> Execution | None:
         context = self._contexts.find(layout.CACHE, key) if key else None
         if context is None:
             return None
-        newest = ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False)
-        hits = self._connection.read("get_executions_by_context", context.id, list_options=newest)
-        return next(iter(self._with_artifacts(hits)), None)
+        return next(iter(self._with_artifacts(self._reader.newest_in(context.id))), None)
 
     # --- artifacts
 
@@ -233,12 +243,12 @@ class MlmdStore:
 
     def newest(self, address: Address) -> Iterator[Artifact]:
         place = str(address)
-        for message in self._read_descending("get_artifacts_by_external_ids", place, self._last_artifact(place)):
-            yield layout.artifact_of(message, self._places)
+        for row in self._read_descending(self._reader.artifacts, place, self._last_artifact(place)):
+            yield layout.artifact_of(row, self._places)
 
     def spans(self, address: Address, *, below: int | None = None) -> Iterator[int]:
         def exist(names: Sequence[str]) -> set[str]:
-            return {c.name for c in self._connection.find("get_contexts_by_external_ids", names)}
+            return {c.name for c in self._reader.contexts(names)}
 
         def published(spans: Sequence[int]) -> set[int]:
             firsts = {f"{address}/{span}/1": span for span in spans}
@@ -258,9 +268,9 @@ class MlmdStore:
 
     def span_summaries(self, address: Address, *, below: int | None = None) -> Iterator[SpanSummary]:
         def exist(names: Sequence[str]) -> set[str]:
-            return set(self._by_external_id("get_contexts_by_external_ids", names))
+            return set(batches.read_named(self._reader.contexts, names))
 
-        find = partial(self._by_external_id, "get_artifacts_by_external_ids")
+        find = partial(batches.read_named, self._reader.artifacts)
         candidates = span_index.list_candidates(str(address), below, exist)
         for start in range(0, len(candidates), _SUMMARIZED):
             places = {f"{address}/{span}": span for span in candidates[start : start + _SUMMARIZED]}
@@ -268,38 +278,37 @@ class MlmdStore:
             yield from (layout.summary_of(span, found[place]) for place, span in places.items() if place in found)
 
     def producer(self, artifact: Artifact) -> Execution:
-        found = self._connection.find("get_artifacts_by_id", [artifact.id])
+        found = self._reader.artifacts_by_id([artifact.id])
         maker = layout.producer_of(found[0]) if found else 0
-        message = self._execution_message(maker) if maker else None
-        if message is None:
+        row = self._execution_row(maker) if maker else None
+        if row is None:
             raise NotRecorded(f"No execution is recorded as the producer of {artifact}.")
-        return self._with_artifacts([message])[0]
+        return self._with_artifacts([row])[0]
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
-        events = self._connection.find("get_events_by_artifact_ids", [artifact.id])
-        readers = sorted({e.execution_id for e in events if e.type == metadata_store_pb2.Event.INPUT})
-        if not readers:
-            return []
-        return self._with_artifacts(self._connection.read("get_executions_by_id", readers))
+        readers = {link.execution_id for link in self._reader.links_of_artifacts([artifact.id], read=True)}
+        return self._with_artifacts(self._reader.executions_by_id(sorted(readers))) if readers else []
 
-    def links(self, *, artifacts: Collection[int] = (), executions: Collection[int] = ()) -> list[Link]:
-        read = metadata_store_pb2.Event.INPUT
+    def links(
+        self, *, artifacts: Collection[int] = (), executions: Collection[int] = (), read: bool | None = None
+    ) -> list[Link]:
         events = itertools.chain(
-            self._find_by_id("get_events_by_artifact_ids", artifacts),
-            self._find_by_id("get_events_by_execution_ids", executions),
+            batches.read_each(partial(self._reader.links_of_artifacts, read=read), artifacts),
+            batches.read_each(partial(self._reader.links_of_executions, read=read), executions),
         )
-        found = [Link(artifact=e.artifact_id, execution=e.execution_id, read=e.type == read) for e in events]
+        found = [Link(artifact=e.artifact_id, execution=e.execution_id, read=e.read) for e in events]
         return list(dict.fromkeys(found)) if artifacts and executions else found  # only both have the same event
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
-        messages = sorted(self._find_by_id("get_artifacts_by_id", ids), key=lambda m: int(m.id))
-        return [layout.artifact_of(message, self._places) for message in messages]
+        rows = sorted(batches.read_each(self._reader.artifacts_by_id, ids))
+        return [layout.artifact_of(row, self._places) for row in rows]
 
     def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
-        messages = sorted(self._find_by_id("get_executions_by_id", ids), key=lambda m: int(m.id))
-        return [layout.execution_of(message, self._places, (), {}) for message in messages if layout.is_ours(message)]
+        rows = sorted(batches.read_each(self._reader.executions_by_id, ids))
+        return [layout.execution_of(row, self._places, (), {}) for row in rows if layout.is_ours(row)]
 
     def close(self) -> None:
+        self._reader.close()
         self._connection.close()
 
     # --- writing
@@ -331,7 +340,7 @@ class MlmdStore:
             return list(answer[1])[: len(new)]
 
         def landed() -> list[int] | None:
-            found = self._execution_message(execution.id)
+            found = self._execution_row(execution.id)
             if found is None or layout.write_of(found) != write:
                 return None
             made = self._artifacts([draft.name for draft, _ in new])
@@ -401,7 +410,7 @@ class MlmdStore:
         node = self._contexts.node_id(execution.pipeline, execution.node)
         return [_by_id(i) for i in (self._contexts.pipeline_id(execution.pipeline), run.id, node)]
 
-    def _run_context(self, pipeline: str, number: int) -> Proto:
+    def _run_context(self, pipeline: str, number: int) -> ContextRow:
         context = self._contexts.find(declarations.RUN, f"{pipeline}/{number}")
         if context is None:
             raise NotRecorded(no_such_run(pipeline, number, self._last_run(pipeline)))
@@ -411,62 +420,47 @@ class MlmdStore:
         context = self._contexts.find(declarations.RUN, name)
         return [context.id] if context and layout.write_of(context) == write else None
 
-    def _execution_message(self, id: int) -> Proto | None:  # noqa: A002
-        found = self._connection.find("get_executions_by_id", [id])
+    def _execution_row(self, id: int) -> ExecutionRow | None:  # noqa: A002
+        found = self._reader.executions_by_id([id])
         return found[0] if found and layout.is_ours(found[0]) else None
 
     def _artifacts(self, names: Sequence[str]) -> dict[str, Artifact]:
         """The artifacts that exist among these names, by name."""
         if not names:
             return {}
-        found = self._connection.find("get_artifacts_by_external_ids", names)
-        return {message.name: layout.artifact_of(message, self._places) for message in found}
+        return {row.name: layout.artifact_of(row, self._places) for row in self._reader.artifacts(names)}
 
-    def _with_artifacts(self, messages: Iterable[Proto]) -> list[Execution]:
+    def _with_artifacts(self, rows: Iterable[ExecutionRow]) -> list[Execution]:
         """The executions, in the order in which they began."""
-        ours = sorted((m for m in messages if layout.is_ours(m)), key=lambda m: int(m.id))
+        ours = sorted(row for row in rows if layout.is_ours(row))
         if not ours:
             return []
         events = defaultdict(list)
-        for event in self._connection.find("get_events_by_execution_ids", [m.id for m in ours]):
+        for event in self._reader.events([row.id for row in ours]):
             events[event.execution_id].append(event)
         ids = sorted({event.artifact_id for group in events.values() for event in group})
-        found = self._connection.read("get_artifacts_by_id", ids) if ids else []
-        artifacts = {message.id: layout.artifact_of(message, self._places) for message in found}
-        return [layout.execution_of(message, self._places, events[message.id], artifacts) for message in ours]
-
-    def _by_external_id(self, method: str, names: Sequence[str]) -> dict[str, Proto]:
-        """The messages that exist among many names, by name, a limited number per query."""
-        groups = (names[first : first + _MOST_IDS] for first in range(0, len(names), _MOST_IDS))
-        return {message.name: message for group in groups for message in self._connection.find(method, group)}
-
-    def _find_by_id(self, method: str, ids: Collection[int]) -> Iterator[Proto]:
-        """Yields the messages that exist among many ids, a limited number per query."""
-        ordered = sorted(set(ids))
-        for first in range(0, len(ordered), _MOST_IDS):
-            yield from self._connection.find(method, ordered[first : first + _MOST_IDS])
+        found = self._reader.artifacts_by_id(ids) if ids else []
+        artifacts = {row.id: layout.artifact_of(row, self._places) for row in found}
+        return [layout.execution_of(row, self._places, events[row.id], artifacts) for row in ours]
 
     def _last_run(self, pipeline: str) -> int:
-        return self._last(
-            pipeline, lambda number: self._contexts.find(declarations.RUN, f"{pipeline}/{number}") is not None
-        )
+        last = self._reader.last_numbered(declarations.RUN, f"{pipeline}/", self._last_numbers.get(pipeline, 0))
+        self._last_numbers[pipeline] = last
+        return last
 
     def _last_artifact(self, place: str) -> int:
-        return self._last(place, lambda number: bool(self._artifacts([f"{place}/{number}"])))
-
-    def _last(self, place: str, exists: Callable[[int], bool]) -> int:
-        """The last number at a place, searched from the last known one."""
         seen = self._last_numbers.get(place, 0)
-        self._last_numbers[place] = seen + find_last(lambda further: exists(seen + further))
-        return self._last_numbers[place]
+        further = find_last(lambda further: bool(self._artifacts([f"{place}/{seen + further}"])))
+        self._last_numbers[place] = seen + further
+        return seen + further
 
-    def _read_descending(self, method: str, place: str, newest: int) -> Iterator[Proto]:
-        """Yields the messages numbered at a place, from `newest` down to 1."""
+    def _read_descending(self, read: Callable[[Sequence[str]], list[N]], place: str, newest: int) -> Iterator[N]:
+        """Yields the rows numbered at a place, from `newest` down to 1."""
         for offsets in batches.grow_ranges(0):
             names = [f"{place}/{newest - offset}" for offset in offsets if offset < newest]
             if not names:
                 return
-            found = {message.name: message for message in self._connection.find(method, names)}
+            found = {row.name: row for row in read(names)}
             yield from (found[name] for name in names if name in found)
 
 

@@ -36,11 +36,13 @@ def encode(value: Value) -> Stored:
 
 def decode(encoded: Stored) -> Value:
     """Decodes the value of a property."""
-    if isinstance(encoded, str) and encoded.startswith(_JSON):
-        text = encoded.removeprefix(_JSON).replace("%5C", "\\").replace("%25", "%")
-        value: Value = json.loads(text)
-        return value
-    return encoded
+    if not isinstance(encoded, str) or not encoded.startswith(_JSON):
+        return encoded
+    text = encoded.removeprefix(_JSON)
+    if "%" in text:
+        text = text.replace("%5C", "\\").replace("%25", "%")
+    value: Value = json.loads(text)
+    return value
 
 
 def fits_an_integer(value: Value) -> bool:

@@ -11,7 +11,7 @@ from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.errors import NotRecorded, StoreError
 from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.orchestrator.run import Run, Trigger
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 
 class BackfillStage(Enum):
@@ -102,7 +102,7 @@ def backfill_runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
 
 
 def _newest(store: Store, pipeline: str) -> int:
-    return find_last(lambda n: store.find_claim("backfill", f"{pipeline}#{n}") is not None)
+    return store.last_claim("backfill", f"{pipeline}#")
 
 
 def _claim(backfill: Backfill) -> Claim:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spanwise.orchestrator.errors import StoreError
-from spanwise.orchestrator.store import Claim, Store, find_last
+from spanwise.orchestrator.store import Claim, Store
 
 
 def newest_number(store: Store, kind: str, prefix: str, seen: int = 0, sign: str = "#") -> int:
     """The highest number; 0 when there is none. `seen` is a number known to exist, for speed."""
-    return seen + find_last(lambda further: store.find_claim(kind, f"{prefix}{sign}{seen + further}") is not None)
+    return store.last_claim(kind, f"{prefix}{sign}", seen=seen)
 
 
 def read_claim(store: Store, kind: str, name: str) -> Claim:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from spanwise.orchestrator.claim_record import facts_of, record_of
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.numbered import is_settled, newest_number, read_claim
 from spanwise.scheduler.ledger.numbered import settle as settle_number
 from spanwise.scheduler.schedule.outcome import TickClosure, TickEnd
@@ -268,7 +268,7 @@ def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:
     outcome = store.find_claim("outcome", name)
     ended = None if outcome is None else record_of(EndedTick, outcome)
     closed = store.find_claim("closed", name) if ended is not None else None
-    begun = find_last(lambda k: store.find_claim("attempt", f"{name}#{k}") is not None)
+    begun = store.last_claim("attempt", f"{name}#")
     return TickRecord(
         key=key,
         tick=taken.tick,

@@ -52,7 +52,7 @@ class DiskInventory:
 
     artifacts: tuple[Artifact, ...] = ()  #: by id
     half_removed: tuple[Artifact, ...] = ()  #: marked as collected but still on disk: a collection was interrupted
-    locations: Mapping[int, Path] = field(default_factory=dict)  #: of these artifacts, by id
+    locations: Mapping[int, str] = field(default_factory=dict)  #: the paths of these artifacts, by id
     leftovers: tuple[Leftover, ...] = ()
     unknown_files: tuple[UnknownFile, ...] = ()
 
@@ -63,7 +63,7 @@ class _OutputFolder:
 
     node: str
     execution: int
-    path: Path
+    path: str
 
 
 def take_inventory(store: Store, root: Path, pipeline: str, *, now: datetime, logs: timedelta) -> DiskInventory:
@@ -94,14 +94,14 @@ class _DiskSearch:
         self._store = store
         self._pipeline = pipeline
         self.artifacts: list[Artifact] = []
-        self.locations: dict[int, Path] = {}
+        self.locations: dict[int, str] = {}
         self.leftovers: list[Leftover] = []
         self.unknown_files: list[UnknownFile] = []
 
     def nodes(self, home: Path) -> None:
         """PIPELINE/NODE/OUTPUT/NUMBER, where the number is an execution's."""
         folders = [
-            _OutputFolder(node.name, int(entry.name), Path(entry.path))
+            _OutputFolder(node.name, int(entry.name), entry.path)
             for node in self._folders(home, lambda name: not name.startswith("."), ignore=(RUNS, SCHEDULE))
             for output in self._folders(Path(node.path), lambda name: not name.startswith("."))
             for entry in self._folders(Path(output.path), _is_number)
@@ -112,16 +112,16 @@ class _DiskSearch:
         for folder in others:
             execution = executions.get(folder.execution)
             if execution is None or (execution.pipeline, execution.node) != (self._pipeline, folder.node):
-                self._add_unknown(folder.path, f"no execution {folder.execution} of {folder.node} is recorded")
+                self._add_unknown(Path(folder.path), f"no execution {folder.execution} of {folder.node} is recorded")
             elif execution.state.succeeded:
                 by_location = {_canonical(uri): artifact for uri, artifact in published[folder.execution].items()}
                 self._published(folder, execution, by_location)
             elif execution.state.ended:
-                self._add_leftover(folder.path, f"{execution.name} {execution.state.value}")
+                self._add_leftover(Path(folder.path), f"{execution.name} {execution.state.value}")
 
     def _find_published(self, executions: Collection[int]) -> Mapping[int, Mapping[str, Artifact]]:
         """What executions have published or reused, by execution, then by URI."""
-        links = [link for link in self._store.links(executions=executions) if not link.read]
+        links = self._store.links(executions=executions, read=False)
         known = {a.id: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
         published: dict[int, dict[str, Artifact]] = defaultdict(dict)
         for link in links:
@@ -130,8 +130,8 @@ class _DiskSearch:
 
     def _is_published(self, folder: _OutputFolder, by_uri: Mapping[str, Artifact]) -> bool:
         """Whether the folder is one artifact under the name that the metadata have, as nearly all are; adds it."""
-        artifact = by_uri.get(str(folder.path))
-        if artifact is None or artifact.name.split("/", 2)[:2] != [self._pipeline, folder.node]:
+        artifact = by_uri.get(folder.path)
+        if artifact is None or not artifact.name.startswith(f"{self._pipeline}/{folder.node}/"):
             return False
         self._add_artifact(artifact, folder.path)
         return True
@@ -140,16 +140,16 @@ class _DiskSearch:
         """What the archive has and the root has no copy of."""
         if self._store.archive is None:
             return
-        known = {str(location) for location in self.locations.values()} | {str(left.path) for left in self.leftovers}
+        known = {*self.locations.values()} | {str(left.path) for left in self.leftovers}
         places = [place for place in self._store.archive.places(self._pipeline) if place not in known]
         ids = {place: int(Path(place).relative_to(home).parts[2]) for place in places}
         executions = {e.id: e for e in self._store.executions_by_id(set(ids.values()))}
-        links = [link for link in self._store.links(executions=executions.keys()) if not link.read]
+        links = self._store.links(executions=executions.keys(), read=False)
         published = {a.uri: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
         for place in places:
             execution = executions.get(ids[place])
             if place in published:
-                self._add_artifact(published[place], Path(place))
+                self._add_artifact(published[place], place)
             elif execution is None or execution.state.ended:
                 what = f"{execution.name} has not published it" if execution else "no such execution is recorded"
                 self._add_leftover(Path(place), f"in the archive: {what}")
@@ -207,27 +207,28 @@ class _DiskSearch:
 
     def _published(self, folder: _OutputFolder, execution: Execution, by_location: Mapping[str, Artifact]) -> None:
         """The folder of an output is one artifact, or holds several."""
-        here = _canonical(str(folder.path))
+        here = _canonical(folder.path)
         artifact = by_location.get(here)
         if artifact is not None:
             self._add_artifact(artifact, folder.path)
             return
-        inside = list(_entries(folder.path))
+        path = Path(folder.path)
+        inside = list(_entries(path))
         if not any(location.startswith(f"{here}/") for location in by_location):
-            self._add_unknown(folder.path, f"{execution.name} has published nothing there")
+            self._add_unknown(path, f"{execution.name} has published nothing there")
             return
         if not inside:
-            self._add_leftover(folder.path, f"empty folder of {execution.name}")
+            self._add_leftover(path, f"empty folder of {execution.name}")
         for entry in inside:
             artifact = by_location.get(_canonical(entry.path))
             if artifact is not None and entry.is_dir(follow_symlinks=False):
-                self._add_artifact(artifact, Path(entry.path))
+                self._add_artifact(artifact, entry.path)
             elif entry.name.startswith(ASIDE):
                 self._add_half_removed(Path(entry.path))
             else:
                 self._add_unknown(Path(entry.path), f"{execution.name} has published nothing there")
 
-    def _add_artifact(self, artifact: Artifact, location: Path) -> None:
+    def _add_artifact(self, artifact: Artifact, location: str) -> None:
         self.artifacts.append(artifact)
         self.locations[artifact.id] = location
 

@@ -330,7 +330,7 @@ class _Collection:
     def _mark(self, mine: Lease, candidates: Sequence[Artifact], half_removed: Sequence[Artifact]) -> None:
         collected = self._claim(mine, self._still_unused(candidates))
         for artifact in (*half_removed, *collected):
-            location = self._plan.inventory.locations[artifact.id]
+            location = Path(self._plan.inventory.locations[artifact.id])
             self._collected[location] = artifact
             self._set_aside(location)
 

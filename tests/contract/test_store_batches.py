@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import Address, Claim, summarize_span
 from tests.contract.records import EXAMPLES, begin, examples, model, publish, publish_one, told
@@ -126,3 +128,45 @@ def test_many_claims_are_found_by_their_names(store):
     assert pins["flights/Trainer/model/4"] == store.find_claim("pinned", "flights/Trainer/model/4")
     assert [claim.facts["number"] for claim in ticks.values()] == [4]
     assert store.find_claims("collected", ["flights/Trainer/model/4"]) == {}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 31, 40])
+def test_the_last_of_numbered_claims_is_found(store, count):
+    """From the first or from one that is known to exist; also when more were made since."""
+    for number in range(1, count + 1):
+        store.claim(Claim("lease", f"flights#{number}"), Claim("lease", f"flights#{number}#1"))
+
+    found = [store.last_claim("lease", "flights#", seen=seen) for seen in (0, count // 2, count)]
+    store.claim(Claim("lease", f"flights#{count + 1}"))
+
+    assert found == [count] * 3
+    assert store.last_claim("lease", "flights#") == count + 1
+    assert store.last_claim("slot", "flights#") == 0
+
+
+@given(count=st.integers(0, 5000), seen=st.integers(0, 5000))
+def test_a_last_number_is_found_in_few_questions(count, seen):
+    """Whatever the number; each question is about few enough names for one statement."""
+    asked = []
+
+    def exist(numbers):
+        asked.append(len(numbers))
+        return {number for number in numbers if number <= count}
+
+    assert batches.find_last_number(min(seen, count), exist) == count
+    assert len(asked) <= 4
+    assert max(asked) <= 40
+
+
+def test_links_of_one_side_are_those_that_read_or_those_that_do_not(store):
+    """What executions have made is found without what they have read."""
+    made = publish(store, EXAMPLES, examples(1))
+    (artifact,) = made.outputs["examples"]
+    begun = begin(store, "Trainer")
+    read = store.publish(replace(begun, state=State.COMPLETE, inputs={"examples": (artifact,)}))
+
+    links = store.links(executions=[made.id, read.id])
+
+    for side in (True, False):
+        assert store.links(executions=[made.id, read.id], read=side) == [one for one in links if one.read is side]
+        assert store.links(artifacts=[artifact.id], read=side) == [one for one in links if one.read is side]

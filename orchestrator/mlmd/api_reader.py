@@ -1,0 +1,112 @@
+"""Reading the metadata through the methods of ml_metadata, on any database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ml_metadata.metadata_store import ListOptions, OrderByField
+from ml_metadata.proto import metadata_store_pb2
+
+from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.mlmd.connection import Proto, StoreConnection
+from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow
+from spanwise.orchestrator.mlmd.text import Stored
+from spanwise.orchestrator.store import find_last
+
+
+class ApiReader:
+    """A `Reader` that asks ml_metadata: several round trips to a server for each question."""
+
+    def __init__(self, connection: StoreConnection) -> None:
+        self._connection = connection
+
+    def context(self, kind: str, name: str) -> ContextRow | None:
+        found = self._connection.read("get_context_by_type_and_name", kind, name)
+        if found is not None and found.name != name:
+            raise StoreError(
+                f"In the metadata {self._connection}, {name!r} and {found.name!r} are the same name, because of its "
+                "collation. Rename one, or create the database with another collation: "
+                "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+            )
+        return None if found is None else _context_row(found)
+
+    def last_numbered(self, kind: str, prefix: str, seen: int) -> int:
+        return seen + find_last(lambda further: self.context(kind, f"{prefix}{seen + further}") is not None)
+
+    def contexts(self, names: Sequence[str]) -> list[ContextRow]:
+        return [_context_row(m) for m in self._connection.find("get_contexts_by_external_ids", names)]
+
+    def contexts_of_type(self, kind: str) -> list[ContextRow]:
+        return [_context_row(m) for m in self._connection.read("get_contexts_by_type", kind)]
+
+    def artifacts(self, names: Sequence[str]) -> list[ArtifactRow]:
+        return [_artifact_row(m) for m in self._connection.find("get_artifacts_by_external_ids", names)]
+
+    def artifacts_by_id(self, ids: Sequence[int]) -> list[ArtifactRow]:
+        return [_artifact_row(m) for m in self._connection.find("get_artifacts_by_id", ids)]
+
+    def executions(self, names: Sequence[str]) -> list[ExecutionRow]:
+        return [_execution_row(m) for m in self._connection.find("get_executions_by_external_ids", names)]
+
+    def executions_by_id(self, ids: Sequence[int]) -> list[ExecutionRow]:
+        return [_execution_row(m) for m in self._connection.find("get_executions_by_id", ids)]
+
+    def executions_in(self, context: int) -> list[ExecutionRow]:
+        return [_execution_row(m) for m in self._connection.read("get_executions_by_context", context)]
+
+    def newest_in(self, context: int) -> list[ExecutionRow]:
+        newest = ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False)
+        found = self._connection.read("get_executions_by_context", context, list_options=newest)
+        return [_execution_row(m) for m in found]
+
+    def events(self, executions: Sequence[int]) -> list[EventRow]:
+        return [_event_row(m) for m in self._connection.find("get_events_by_execution_ids", executions)]
+
+    def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
+        found = self._connection.find("get_events_by_artifact_ids", ids)
+        return [_link_row(m) for m in found if read in (None, _is_read(m))]
+
+    def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
+        found = self._connection.find("get_events_by_execution_ids", ids)
+        return [_link_row(m) for m in found if read in (None, _is_read(m))]
+
+    def close(self) -> None:
+        """It has nothing of its own: the connection is its owner's."""
+
+
+def _context_row(message: Proto) -> ContextRow:
+    return ContextRow(message.id, message.type_id, message.name, _values(message.custom_properties))
+
+
+def _artifact_row(message: Proto) -> ArtifactRow:
+    typed, custom = _values(message.properties), _values(message.custom_properties)
+    return ArtifactRow(message.id, message.type, message.name, message.uri, typed, custom)
+
+
+def _execution_row(message: Proto) -> ExecutionRow:
+    typed, custom = _values(message.properties), _values(message.custom_properties)
+    state = message.last_known_state
+    return ExecutionRow(message.id, message.type_id, message.type, message.name, state, typed, custom)
+
+
+def _event_row(message: Proto) -> EventRow:
+    steps = [step.key if step.HasField("key") else step.index for step in message.path.steps]
+    return EventRow(message.artifact_id, message.execution_id, _is_read(message), steps)
+
+
+def _link_row(message: Proto) -> EventRow:
+    return EventRow(message.artifact_id, message.execution_id, _is_read(message), ())
+
+
+def _is_read(message: Proto) -> bool:
+    return bool(message.type == metadata_store_pb2.Event.INPUT)
+
+
+def _values(properties: Proto) -> dict[str, Stored]:
+    return {key: _value(kept) for key, kept in properties.items()}
+
+
+def _value(kept: Proto) -> Stored:
+    text: str = kept.string_value  # empty where another field is set; most are texts, so they come first
+    value: Stored = text or getattr(kept, kept.WhichOneof("value"))
+    return value
