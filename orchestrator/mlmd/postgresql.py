@@ -26,7 +26,7 @@ _HEAD = struct.Struct("!cI")
 _ONE_COLUMN = struct.Struct("!HI")
 _OK, _CLEAR, _MD5, _SASL, _SASL_CONTINUE, _SASL_FINAL = 0, 3, 5, 10, 11, 12
 _MECHANISM = b"SCRAM-SHA-256"
-_READ_ONLY = "-c default_transaction_read_only=on"
+_OPTIONS = "-c default_transaction_read_only=on -c jit=off"  # it compiles longer than a question takes
 
 
 class Refused(Exception):
@@ -102,7 +102,7 @@ class Session:
     def _begin(self, where: DatabaseServer) -> None:
         options = {
             "user": where.user, "database": where.database, "client_encoding": "UTF8",
-            "application_name": "spanwise", "options": _READ_ONLY,
+            "application_name": "spanwise", "options": _OPTIONS,
         }  # fmt: skip
         words = b"".join(f"{name}\0{value}\0".encode() for name, value in options.items()) + b"\0"
         self._socket.sendall(struct.pack("!II", 8 + len(words), _PROTOCOL) + words)

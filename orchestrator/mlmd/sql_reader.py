@@ -54,8 +54,9 @@ _SIDE = {None: "", True: f"v.type = {_INPUT} AND", False: f"v.type <> {_INPUT} A
 
 _NAMES = "external_id = ANY(ARRAY(SELECT json_array_elements_text($1::json)))"
 _IDS = "= ANY(ARRAY(SELECT json_array_elements_text($1::json)::int))"
-_OF_TYPE = """c.type_id = ANY(ARRAY(SELECT t.id FROM type t WHERE t.type_kind = 2 AND coalesce(t.version, '') = ''
-    AND t.name = $1::json ->> 0))"""
+# One type, since the planner takes any of several for a good part of the table, and reads all of it.
+_OF_TYPE = """c.type_id = (SELECT min(t.id) FROM type t WHERE t.type_kind = 2 AND coalesce(t.version, '') = ''
+    AND t.name = $1::json ->> 0)"""
 _EXISTING = f"""SELECT to_json(c.name) FROM context c WHERE {_OF_TYPE}
     AND c.name = ANY(ARRAY(SELECT json_array_elements_text($1::json -> 1)))"""  # noqa: S608
 _IN_CONTEXT = "e.id = ANY(ARRAY(SELECT s.execution_id FROM association s WHERE s.context_id = ($1::json ->> 0)::int))"
