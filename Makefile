@@ -22,7 +22,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-kubernetes test-hosts test-training test-torch test-storage test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-kubernetes test-hosts test-training test-torch test-storage test-dataflow test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -154,6 +154,14 @@ test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of 
 	    tests/contract/test_bucket_of_google.py tests/contract/test_object_lease.py \
 	    tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py \
 	    tests/scenario/test_stored_checkpoints.py
+
+# apache-beam[gcp] wants another protobuf than ml-metadata; these libraries of it are what a template takes.
+test-dataflow: $(BIN)/python  ## Make templates of Dataflow, and run what was staged here; needs go, npm and the server that SPANWISE_TEST_FAKE_GCS names
+	@[ -x "$(SPANWISE_TEST_FAKE_GCS)" ] || { echo "SPANWISE_TEST_FAKE_GCS has to name a server of Google's storage protocol: see tests/contract/buckets.sh" >&2; exit 1; }
+	$(BIN)/python -m venv $(VENV)/dataflow
+	$(VENV)/dataflow/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[storage,test]' \
+	    google-api-core google-apitools google-auth google-cloud-dataflow-client google-cloud-storage
+	SPANWISE_TEST_DATAFLOW=1 tests/contract/buckets.sh $(VENV)/storage $(VENV)/dataflow/bin/python -m pytest -n 0 -W default tests/scenario/test_dataflow_template.py
 
 # Without it, database servers are tested only where they are installed already.
 test-sql: $(VENV)/.dev  ## Run the tests of queries and of the web page on a PostgreSQL and a MariaDB of their own; installs Debian's where they are missing

@@ -183,24 +183,7 @@ def _run(
             pipeline = lib.Pipeline(runner=runner, options=options)
         except (ValueError, ImportError) as error:
             raise ParameterError(f"Beam has no runner called {runner!r} here ({error}).") from error
-        file, project = Path(folder, "results"), Path.cwd()
-
-        def look(part):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
-            if not Path(folder).is_dir():
-                raise FileNotFoundError(f"{_UNSEEN}{platform.node()}")
-            if project.is_dir() and Path.cwd() != project:  # which relative paths are of
-                os.chdir(project)
-            return part
-
-        def save(results):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
-            file.write_bytes(pickle.dumps(results))
-
-        elements = pipeline | "Parts" >> lib.Create(list(enumerate(parts)))
-        if len(parts) > 1:
-            elements |= "Spread" >> lib.Reshuffle()  # otherwise a runner may do all parts on one worker
-        elements |= "Look" >> lib.Map(look)
-        together = work(lib, elements) | "Collect" >> lib.CombineGlobally(lib.combiners.ToListCombineFn())
-        _ = together | "Save" >> lib.Map(save)
+        file = lay_out(lib, pipeline, parts, work, Path(folder))
         log.info("beam-job-started", extra={"runner": runner, "parts": len(parts)})
         try:
             pipeline.run().wait_until_finish()
@@ -214,6 +197,38 @@ def _run(
             ) from error
         # our own workers wrote it just now
         return cast("list[Any]", pickle.loads(file.read_bytes()))  # noqa: S301 -- see above
+
+
+def lay_out(
+    lib: ModuleType,
+    pipeline: Any,  # Beam has no types
+    parts: Sequence[object],
+    work: Callable[[ModuleType, Any], Any],
+    folder: Path,
+) -> Path:
+    """Puts the graph over the numbered parts into a pipeline of Beam; returns the file that will have its elements.
+
+    A worker that does not see the folder fails, and says where it is.
+    """
+    file, project = folder / "results", Path.cwd()
+
+    def look(part):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- Beam would check annotations as its own types
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{_UNSEEN}{platform.node()}")
+        if project.is_dir() and Path.cwd() != project:  # which relative paths are of
+            os.chdir(project)
+        return part
+
+    def save(results):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 -- as above
+        file.write_bytes(pickle.dumps(results))
+
+    elements = pipeline | "Parts" >> lib.Create(list(enumerate(parts)))
+    if len(parts) > 1:
+        elements |= "Spread" >> lib.Reshuffle()  # otherwise a runner may do all parts on one worker
+    elements |= "Look" >> lib.Map(look)
+    together = work(lib, elements) | "Collect" >> lib.CombineGlobally(lib.combiners.ToListCombineFn())
+    _ = together | "Save" >> lib.Map(save)
+    return file
 
 
 def fold(results: Iterable[Mapping[Place, Result]], merge: Callable[[Result, Result], Result]) -> dict[Place, Result]:

@@ -31,7 +31,9 @@ def test_what_a_node_was_given_wins():
     )
 
 
-@pytest.mark.parametrize("name", ["DaskRunner", "daskrunner", "apache_beam.runners.dask.dask_runner.DaskRunner"])
+@pytest.mark.parametrize(
+    "name", ["DaskRunner", "daskrunner", "Dask", "apache_beam.runners.dask.dask_runner.DaskRunner"]
+)
 def test_a_runner_that_loses_results_is_refused(name):
     """Dask's loses windows and tagged outputs without an error; whichever way it is named, also as unverified."""
     for given in (name, UNVERIFIED + name):
@@ -41,7 +43,8 @@ def test_a_runner_that_loses_results_is_refused(name):
 
 def test_a_runner_whose_workers_see_no_file_of_a_node_is_refused():
     """Those of Dataflow are Google's machines, wherever the root is; a job would fail there after minutes."""
-    for given in ("DataflowRunner", UNVERIFIED + "DataflowRunner"):
+    others = ("dataflow", "TestDataflowRunner", "apache_beam.runners.dataflow.DataflowRunner")  # names that Beam takes
+    for given in ("DataflowRunner", UNVERIFIED + "DataflowRunner", *(UNVERIFIED + other for other in others)):
         with pytest.raises(ParameterError, match="see neither a local root nor the copies"):
             check_beam(BeamSettings(runner=given, options={"project": "p", "temp_location": "gs://b/tmp"}))
 
