@@ -53,16 +53,17 @@ class StopResult:
 def stop(store: Store, run: Run, root: Path, *, grace_s: float, by: str) -> StopResult:
     """Stops a run, and returns when it has ended and its lease is free. The run records that it was stopped by `by`.
 
-    On this machine no process of the run is left then, not even one that has detached itself.
+    On this machine no process of the run is left then, not even one that has detached itself. The records of a run on
+    another machine whose heartbeat has stopped are closed, as its successor would close them.
 
     Raises:
-        RunError: it is on another machine and did not end in time, or some of its processes could not be killed.
+        RunError: it is on another machine and goes on there, or some of its processes could not be killed.
     """
     began = time.monotonic()
     if run.state.ended:
         return StopResult(run=run, how="already ended", took_s=0.0)
     holder = lease.current(store, run.pipeline)
-    if holder is None or holder.released or holder.token != run.token or process.is_alive(holder.who) is False:
+    if holder is None or holder.released or holder.token != run.token or _is_gone(store, holder):
         return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
     request_stop(store, run, by)
     here = holder.who.machine == process.machine()
@@ -80,12 +81,20 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float, by: str) -> Stop
         else:  # the signal killed it before it could record anything
             ended, how = _close(store, run, root), "killed"
         return StopResult(run=ended, how=how, took_s=time.monotonic() - began, pid=holder.who.pid if here else None)
+    if not here and _is_gone(store, lease.read(store, holder.pipeline, holder.token) or holder):
+        return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began)
     if not here:
         raise RunError(
             f"Run {run.name} is on {holder.who.host} (pid {holder.who.pid}) and was asked to stop, but did not end "
             f"within {grace_s + SLACK_S:g} s. Kill it there:  kill -KILL {holder.who.pid}"
         )
     return StopResult(run=_close(store, run, root), how="killed", took_s=time.monotonic() - began, pid=holder.who.pid)
+
+
+def _is_gone(store: Store, holder: Holder) -> bool:
+    """Whether a controller has ended; elsewhere, a heartbeat that has stopped is watched for a while."""
+    alive = process.is_alive(holder.who)
+    return alive is False or (alive is None and lease.is_dead(store, holder, lease.Clock()))
 
 
 def _wait_until_ended(store: Store, run: Run, holder: Holder, deadline: float) -> bool:

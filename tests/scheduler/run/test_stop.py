@@ -1,5 +1,7 @@
 """Stopping where no real process is needed; tests of real ones are with the commands (test_cli)."""
 
+import functools
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +46,20 @@ def test_a_run_that_has_died_is_put_right(tmp_path: Path, monkeypatch: pytest.Mo
     holder = lease.current(store, "flights")
     assert holder is not None
     assert holder.released
+
+
+def test_a_run_whose_host_has_died_is_put_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can kill anything there; that its heartbeat has stopped proves enough, as for the next run."""
+    store = MemoryStore()
+    held(store, monkeypatch, "elsewhere/boot/namespace")
+    run = begun(store, token=1)
+    monkeypatch.setattr(stopping, "SLACK_S", 0.01)
+    monkeypatch.setattr(lease, "Clock", functools.partial(lease.Clock, ttl_s=0.02))
+    time.sleep(0.03)  # longer than a lease is valid without a heartbeat
+
+    stopped = stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
+
+    assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
 
 
 def test_a_run_that_was_killed_since_it_did_not_stop_says_who_stopped_it(
