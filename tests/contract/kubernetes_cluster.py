@@ -8,6 +8,7 @@ import contextlib
 import datetime as dt
 import functools
 import ipaddress
+import itertools
 import json
 import os
 import secrets
@@ -72,6 +73,7 @@ class KubernetesCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="kubernetes-", dir="/tmp"))
         self._running = {}
         self.nodes = {}
+        self._numbers = itertools.count(2)
         self._token = secrets.token_hex(16)
         self.kubeconfig = self.folder / "kubeconfig"
         self.network = None
@@ -174,7 +176,7 @@ class KubernetesCluster:
         if REAL:
             from tests.contract.kubernetes_node import Node
 
-            self.nodes[name] = Node(self, name, len(self.nodes) + 2, labels)
+            self.nodes[name] = Node(self, name, next(self._numbers), labels)
             _until(lambda: self.is_ready(name))
             return
         self._run(
@@ -223,19 +225,24 @@ class KubernetesCluster:
         _until(self._is_ready)
 
     def close(self):
-        for node in self.nodes.values():
-            node.kill()
-        for name in reversed(list(self._running)):
-            running = self._running.pop(name)
-            running.terminate()
-            try:
-                running.wait(20)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                running.wait()
-        if self.network is not None:
-            self.network.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.ExitStack() as stack:  # whatever fails, the rest goes too
+            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            if self.network is not None:
+                stack.callback(self.network.close)
+            for name in self._running:
+                stack.callback(self._end, self._running[name])
+            for node in self.nodes.values():
+                stack.callback(node.kill)
+        self._running.clear()
+
+    @staticmethod
+    def _end(running):
+        running.terminate()
+        try:
+            running.wait(20)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
 
     def _run(self, name, *command):
         with (self.folder / f"{name}.out").open("ab") as out:

@@ -80,6 +80,33 @@ def test_an_evicted_node_was_taken_away(cluster, bench):
     assert re.match(rf"Its machine was taken away \(. \(pod {name}\)\): Eviction API: evicting", ended.failure.message)
 
 
+@pytest.mark.skipif(not REAL, reason="make test-kubernetes")
+def test_a_node_of_a_machine_that_is_drained_is_done_by_another_machine(cluster, bench):
+    """As by whoever mends the machine, with `kubectl drain`."""
+    kubectl = Path(os.environ["SPANWISE_TEST_KUBERNETES"]).with_name("kubectl")
+
+    def run(*words):
+        subprocess.run([kubectl, f"--kubeconfig={cluster.kubeconfig}", *words], check=True, capture_output=True)
+
+    with opened(cluster, bench) as executor:
+        job = bench.job("hangs")
+        executor.start(job)
+        until_logged(executor, job, "hanging\n")
+        machine = cluster.call("GET", f"{PODS}/{running_pod(cluster)}")["spec"]["nodeName"]
+        run("drain", machine, "--ignore-daemonsets", "--timeout=120s")
+        ended = until_ended(executor)
+        job = bench.job("hangs")
+        executor.start(job)
+        until_logged(executor, job, "hanging\n")
+        other = cluster.call("GET", f"{PODS}/{running_pod(cluster)}")["spec"]["nodeName"]
+        executor.stop(job.id, "enough", grace_s=0.0)
+        until_ended(executor)
+        run("uncordon", machine)
+
+    assert ended.failure.cause == "preempted", ended.failure.message
+    assert {machine, other} == {"a", "b"}
+
+
 def test_a_pod_that_somebody_deletes_fails_its_node(cluster, bench):
     """That was no accident, so it is not tried again by itself."""
     with opened(cluster, bench) as executor:
