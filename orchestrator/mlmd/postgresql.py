@@ -29,15 +29,15 @@ _MECHANISM = b"SCRAM-SHA-256"
 _OPTIONS = "-c default_transaction_read_only=on -c jit=off"  # it compiles longer than a question takes
 
 
-class Refused(Exception):
+class QueryRefused(Exception):
     """The server refuses the connection or the statement, or wants what this client does not speak."""
 
 
-class Session:
+class ReadSession:
     """One connection, in which every transaction is one statement that reads.
 
     Raises:
-        Refused: the server does not let it in.
+        QueryRefused: the server does not let it in.
         OSError: it cannot be reached.
     """
 
@@ -58,7 +58,7 @@ class Session:
         """The rows of a statement whose only column is JSON, and whose only parameter, `$1`, is JSON text.
 
         Raises:
-            Refused: the server has answered with an error; the next statement may do better.
+            QueryRefused: the server has answered with an error; the next statement may do better.
             OSError: the connection is lost.
         """
         argument = json.dumps(parameter).encode()
@@ -71,7 +71,7 @@ class Session:
             self._send(*messages)
             found = self._read_rows()
             self._prepared.setdefault(statement, len(self._prepared))
-        except Refused:
+        except QueryRefused:
             raise
         except BaseException:
             self.close()  # what is left of the answer would be taken for that to the next question
@@ -94,7 +94,7 @@ class Session:
             elif kind == b"Z":
                 break
         if refusal:
-            raise Refused(refusal)
+            raise QueryRefused(refusal)
         return found
 
     # --- the beginning
@@ -112,7 +112,7 @@ class Session:
             if kind == b"R":
                 self._authenticate(where, exchange, body)
             elif kind == b"E":
-                raise Refused(_error_text(body))
+                raise QueryRefused(_error_text(body))
             elif kind == b"Z":
                 return
 
@@ -122,7 +122,7 @@ class Session:
         if how == _OK:
             return
         if not where.password:
-            raise Refused("The server asks for a password.")
+            raise QueryRefused("The server asks for a password.")
         if how == _CLEAR:
             self._send((b"p", where.password.encode() + b"\0"))
         elif how == _MD5:
@@ -135,7 +135,7 @@ class Session:
         elif how == _SASL_FINAL:
             exchange.check(rest)
         else:
-            raise Refused(f"The server asks for authentication {how}.")
+            raise QueryRefused(f"The server asks for authentication {how}.")
 
     # --- messages
 
@@ -163,13 +163,13 @@ class _ScramExchange:
 
     def first(self) -> bytes:
         if not self._password.isascii():
-            raise Refused("The password has letters that SCRAM prepares in a way of its own.")
+            raise QueryRefused("The password has letters that SCRAM prepares in a way of its own.")
         return b"n,," + self._mine
 
     def proof(self, theirs: bytes) -> bytes:
         facts = dict(part.split(b"=", 1) for part in theirs.split(b","))
         if not facts[b"r"].startswith(self._mine.removeprefix(b"n=,r=")):
-            raise Refused("The server has answered somebody else.")
+            raise QueryRefused("The server has answered somebody else.")
         salted = hashlib.pbkdf2_hmac("sha256", self._password.encode(), base64.b64decode(facts[b"s"]), int(facts[b"i"]))
         mine = b"c=biws,r=" + facts[b"r"]
         said = b",".join((self._mine, theirs, mine))
@@ -181,7 +181,7 @@ class _ScramExchange:
 
     def check(self, theirs: bytes) -> None:
         if not hmac.compare_digest(theirs, b"v=" + base64.b64encode(self._expected)):
-            raise Refused("The server does not know the password that it asked for.")
+            raise QueryRefused("The server does not know the password that it asked for.")
 
 
 def _md5_answer(user: str, password: str, salt: bytes) -> bytes:

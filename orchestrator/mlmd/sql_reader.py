@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import DatabaseServer
-from spanwise.orchestrator.mlmd.postgresql import Refused, Session
+from spanwise.orchestrator.mlmd.postgresql import QueryRefused, ReadSession
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
 
 R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow)
@@ -71,7 +71,7 @@ class SqlReader:
         self._where = where
         self._connection = connection
         self._otherwise = otherwise
-        self._session: Session | None = None
+        self._session: ReadSession | None = None
         self._turn = threading.Lock()
         self._unfit = ""  # why this database is not read by SQL
 
@@ -158,7 +158,7 @@ class SqlReader:
                 try:
                     if self._session is None:
                         self._session = self._open()
-                except Refused as refusal:
+                except QueryRefused as refusal:
                     self._unfit = str(refusal)
                     _logger.info("metadata not read by SQL", extra={"metadata": str(self._where), "why": self._unfit})
                     return None
@@ -166,17 +166,17 @@ class SqlReader:
                     break
                 try:
                     return self._session.rows(statement, parameter)
-                except Refused:
+                except QueryRefused:
                     return None
                 except OSError:
                     self._drop()
         self._connection.suspect()
         return None
 
-    def _open(self) -> Session:
+    def _open(self) -> ReadSession:
         if not self._where.user:
-            raise Refused("The URL names no user; which one is meant, PostgreSQL's library decides.")
-        session = Session(self._where)
+            raise QueryRefused("The URL names no user; which one is meant, PostgreSQL's library decides.")
+        session = ReadSession(self._where)
         try:
             (version, _), *_ = session.rows(_VERSION, [])
         except BaseException:
@@ -184,7 +184,7 @@ class SqlReader:
             raise
         if version not in SCHEMA_VERSIONS:
             session.close()
-            raise Refused(f"The tables have version {version}.")
+            raise QueryRefused(f"The tables have version {version}.")
         return session
 
     def _drop(self) -> None:

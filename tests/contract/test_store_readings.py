@@ -140,17 +140,17 @@ def test_tables_of_an_unknown_version_are_read_by_ml_metadata(url, store, monkey
 def test_the_reading_session_cannot_write(url, store):
     """Whatever statement it is given."""
     store.pipelines()  # opens the database
-    session = postgresql.Session(parse_location(url))
+    session = postgresql.ReadSession(parse_location(url))
 
-    with contextlib.closing(session), pytest.raises(postgresql.Refused, match="read-only transaction"):
+    with contextlib.closing(session), pytest.raises(postgresql.QueryRefused, match="read-only transaction"):
         session.rows("DELETE FROM mlmdenv WHERE $1::json IS NOT NULL", [])
 
 
 def test_a_statement_that_fails_leaves_the_session_usable(url, store):
     """The next question is answered."""
     store.pipelines()
-    with contextlib.closing(postgresql.Session(parse_location(url))) as session:
-        with pytest.raises(postgresql.Refused, match="does not exist"):
+    with contextlib.closing(postgresql.ReadSession(parse_location(url))) as session:
+        with pytest.raises(postgresql.QueryRefused, match="does not exist"):
             session.rows("SELECT json_build_array(nothing, $1::json)", [])
 
         assert session.rows("SELECT json_build_array(1, $1::json)", ["ü\n"]) == [[1, ["ü\n"]]]
