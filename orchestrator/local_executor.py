@@ -93,6 +93,7 @@ class LocalExecutor:
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._keeping = True
+        self._would_not_die = False  # something that a job has left
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -170,6 +171,8 @@ class LocalExecutor:
 
     def sweep(self) -> list[Survivor]:
         """Kills what ended jobs have left behind, and returns what would not die; to be called when no job runs."""
+        if self._keeping and not self._would_not_die:
+            return []  # the server reports the end of a job once nothing is left of it
         waiting = [self.session, *process.children(self.session)] if self._keeping else []
         return process.kill(self.mark, sparing=waiting, limit_s=node_server.REAP_S)
 
@@ -237,6 +240,7 @@ class LocalExecutor:
             tuple(self._listen(job))
         child.line.close()
         del self._children[job]
+        self._would_not_die |= bool(survivors)
         return _ended(job, child, status, survivors, memory)
 
 

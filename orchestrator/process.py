@@ -19,7 +19,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -92,10 +93,16 @@ class _Stat:
 
 def _stat(pid: int) -> _Stat:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return _Stat(pid)
-    return _Stat(pid, fields[0], int(fields[1]), int(fields[17]), int(fields[19]))
+    return _Stat(pid, fields[0].decode(), int(fields[1]), int(fields[17]), int(fields[19]))
+
+
+def _read(file: str) -> bytes:
+    """The bytes of a small file of /proc: thousands are read where there are many processes."""
+    with Path(file).open("rb", buffering=0) as opened:
+        return opened.read()
 
 
 def _list_processes(but: Collection[int] = ()) -> Iterator[_Stat]:
@@ -106,15 +113,31 @@ def _list_processes(but: Collection[int] = ()) -> Iterator[_Stat]:
 
 
 def children(pid: int | None = None) -> list[int]:
-    """The living children of a process, by default this one, including the orphans it has adopted."""
+    """The living children of a process, by default this one, including the orphans it has adopted.
+
+    Of our own none is missed: only this process takes its dead off the lists of the kernel. Of another process one may
+    be, if a child before it in the list is collected while we read.
+    """
     pid = pid or os.getpid()
-    try:
-        # Of our own none is missed while we read: only this process takes its dead off these lists.
-        tasks = [(task / "children").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
-        found = [_stat(int(child)) for task in tasks for child in task.split()]
-    except OSError:  # a kernel built without these lists
-        found = [p for p in _list_processes() if p.parent == pid]
-    return [p.pid for p in found if p.lives]
+    listed = map(_stat, _read_children(pid)) if _has_child_lists() else _list_processes()
+    return [p.pid for p in listed if p.lives and p.parent == pid]
+
+
+@functools.cache
+def _has_child_lists() -> bool:
+    """Whether the kernel lists the children of each process (CONFIG_PROC_CHILDREN)."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").exists()
+
+
+def _read_children(pid: int) -> list[int]:
+    """What the kernel lists: the children of each thread, and those that have ended until they are collected."""
+    while True:
+        try:
+            lists = [_read(f"{task}/children") for task in Path(f"/proc/{pid}/task").iterdir()]
+            return [int(child) for each in lists for child in each.split()]
+        except (FileNotFoundError, ProcessLookupError):  # of a thread that has ended the children are another's now
+            if _stat(pid).state == "X":
+                return []
 
 
 def thread_names() -> list[str]:
@@ -129,15 +152,21 @@ def thread_names() -> list[str]:
 
 def descendants(pid: int) -> list[int]:
     """All descendants of a process, in any session or group."""
-    children: dict[int, list[int]] = {}
-    for process in _list_processes():
-        if process.lives:
-            children.setdefault(process.parent, []).append(process.pid)
+    find_children = children if _has_child_lists() else _children_by_parent().__getitem__
     found, todo = [], [pid]
     while todo:
-        below = children.get(todo.pop(), [])
+        below = find_children(todo.pop())
         found += below
         todo += below
+    return found
+
+
+def _children_by_parent() -> Mapping[int, list[int]]:
+    """The living children of all processes."""
+    found = defaultdict[int, list[int]](list)
+    for process in _list_processes():
+        if process.lives:
+            found[process.parent].append(process.pid)
     return found
 
 
@@ -240,7 +269,7 @@ def _survivor(process: _Stat) -> Survivor:
 def _marks(pid: int) -> tuple[int, ...]:
     """The marks of a process, -1 for no mark; empty if it has ended."""
     try:
-        found = _MARKS.search(Path(f"/proc/{pid}/limits").read_bytes())
+        found = _MARKS.search(_read(f"/proc/{pid}/limits"))
     except OSError:
         return ()
     return tuple(int(each) if each.isdigit() else -1 for each in found.groups()) if found else ()
@@ -257,13 +286,18 @@ def _command(pid: int) -> str:
 
 
 def kill_descendants(*, limit_s: float) -> None:
-    """Kills and collects all descendants of this process, or gives up after `limit_s`."""
+    """Kills and collects all descendants of this process, which adopts orphans, or gives up after `limit_s`.
+
+    The children of a process are ours before it can be collected: where no child is left, no descendant is.
+    """
     deadline = time.monotonic() + limit_s
-    while left := descendants(os.getpid()):
-        send(left, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
+    while LINUX:
+        send(descendants(os.getpid()), signal.SIGKILL)
+        try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+        except ChildProcessError:
+            return
         if time.monotonic() > deadline:
             return
         time.sleep(0.005)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run
+from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run, process
 from spanwise.orchestrator.errors import NodeFailed, RunError
 from spanwise.orchestrator.job import FenceQuery, JobEnded, NodeJob
 from spanwise.orchestrator.local_executor import LocalExecutor
@@ -139,6 +139,11 @@ def only_its_copy_comes_back(tally, attempt):
 
 def asks(tally, attempt):
     attempt.check_fence()
+
+
+def leaves_a_daemon(tally, attempt):
+    daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    (tally.path / "daemon").write_text(str(daemon.pid))
 
 
 def leaves_scratch(tally, attempt):
@@ -550,3 +555,20 @@ def test_a_pipeline_whose_file_has_used_polars_is_warned_of(tmp_path):
                           capture_output=True, text=True, check=True)  # fmt: skip
 
     assert "Polars was used in this process" in done.stderr
+
+
+def test_a_job_costs_the_same_however_many_processes_the_machine_has(bench, monkeypatch):
+    """What a job leaves is found among its own descendants: nothing reads every process of the machine."""
+
+    def refuse(but=()):
+        raise AssertionError("it reads every process of the machine")
+
+    monkeypatch.setattr(process, "_list_processes", refuse)
+    with LocalExecutor(bench.pipeline) as executor:
+        executor.start(bench.job(prepared={"how": "leaves_a_daemon"}))
+        ended = until_ended(executor)
+
+        assert ended.failure is None
+        assert executor.sweep() == []
+        (daemon,) = map(int, (Path(ended.outputs["tally"][0].path) / "daemon").read_text().split())
+        assert process.identity(daemon).started == 0

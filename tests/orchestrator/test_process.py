@@ -79,8 +79,11 @@ def test_the_host_is_shown_without_its_boot():
     assert process.Identity("host/boot/pid:[1]", 1, 1).host == "host"
 
 
-def test_children_and_descendants(sleeper):
+@pytest.mark.parametrize("lists", [True, False], ids=["listed by the kernel", "not listed"])
+def test_children_and_descendants(lists, sleeper, monkeypatch):
     """Descendants are found in whatever session they are; children are the direct ones."""
+    if not lists:
+        monkeypatch.setattr(process, "_has_child_lists", lambda: False)
     program = sleeper("setsid sleep 1000 & echo $!; wait")
     grandchild = int(program.stdout.readline())
 
