@@ -144,7 +144,7 @@ test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightnin
 	    $(VENV)/torch/bin/python -m pytest -n 0 -o timeout=1800 -W default tests/frameworks tests/contract/test_dataset_graphs.py
 	$(BIN)/python -m venv $(VENV)/tensorflow
 	$(VENV)/tensorflow/bin/python -m pip --disable-pip-version-check --quiet install 'tensorflow-cpu>=2.19' cloudpickle fsspec \
-	    google-crc32c hypothesis pillow polars prometheus-client pyarrow pydantic pydantic-settings pytest pytest-timeout rich xxhash
+	    google-crc32c hypothesis pillow polars prometheus-client pyarrow pydantic pytest pytest-timeout rich xxhash
 	$(VENV)/tensorflow/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --editable .
 	TF_CPP_MIN_LOG_LEVEL=3 SPANWISE_TEST_FRAMEWORKS=1 $(VENV)/tensorflow/bin/python -m pytest -W default \
 	    tests/frameworks tests/contract/test_dataset_graphs.py

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warn", "fail"]
 
 LIBRARIES = (
-    "apache-beam", "apprise", "croniter", "ml-metadata", "pyarrow", "pydantic", "pydantic-settings", "rich", "typer",
+    "apache-beam", "apprise", "croniter", "ml-metadata", "pyarrow", "pydantic", "rich", "typer",
 )  # fmt: skip
 LEAST_FREE_BYTES = 1_000_000_000
 LOOK_BACK = 50

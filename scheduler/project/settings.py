@@ -1,12 +1,13 @@
 """Settings of a project, from `spanwise.toml` and `SPANWISE_*` environment variables.
 
 Command-line options override variables, variables override the file, and the file overrides defaults. Nothing has to
-be set: without a file and variables, pydantic is not even imported.
+be set. Places, parameters and the number of jobs are accepted without pydantic: its import takes longer than a command.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -25,8 +26,7 @@ from spanwise.orchestrator.storage.eviction import MOST_BYTES
 from spanwise.orchestrator.storage.url import is_object_url, parse_url, refuse_url
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
-    from pydantic_settings import BaseSettings
+    from pydantic import BaseModel, ValidationError
 
 AlertKind: TypeAlias = Literal[
     "failure", "overrun", "missed", "stall", "freshness", "forecast", "scheduler", "recovery", "test"
@@ -218,28 +218,62 @@ def _anchor_paths(written: dict[str, object], folder: Path) -> dict[str, object]
 
 
 def _variables() -> list[str]:
-    return [name for name in os.environ if name.startswith(PREFIX)]
+    return [name for name, value in os.environ.items() if name.startswith(PREFIX) and value]
 
 
 def _validate(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
     _refuse_unknown(written, file)
+    given = _merge(written, dict(_read_variables()))
+    plain = {name: value for name, value in given.items() if _is_right(name, value)}
+    rest = {name: value for name, value in given.items() if name not in plain}
+    return {**plain, **(_check(rest, file) if rest else {})}
+
+
+def _read_variables() -> Iterator[tuple[str, object]]:
+    """What is set by variables; tables are JSON."""
+    for name in NAMES:
+        if not (text := os.environ.get(PREFIX + name.upper())):
+            continue
+        try:
+            yield name, json.loads(text) if name in _JSON else text
+        except json.JSONDecodeError as error:
+            raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
+
+
+def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """The tables merged at all depths; what is `above` overrides."""
+    merged = dict(below)
+    for name, value in above.items():
+        lower = merged.get(name)
+        merged[name] = _merge(lower, value) if isinstance(lower, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _is_right(name: str, value: object) -> bool:
+    """Whether a value needs no check."""
+    match name:
+        case "root" | "metadata":
+            return type(value) is str
+        case "jobs":
+            return type(value) is int and value >= 1
+        case "params":
+            return isinstance(value, dict) and all(isinstance(each, dict) for each in value.values())
+    return False
+
+
+def _check(written: Mapping[str, object], file: Path | None) -> dict[str, object]:
     from pydantic import ValidationError
-    from pydantic_settings import SettingsError as Unread
 
     try:
-        return _written_settings()(**written).model_dump(exclude_unset=True)  # type: ignore[arg-type]  # checked here
+        return _written_settings()(**written).model_dump(exclude_unset=True)
     except ValidationError as error:
         raise SettingsError("\n".join(_problems(error, file))) from error
-    except Unread as error:
-        name = next(n for n in _JSON if f'"{n}"' in str(error))
-        raise SettingsError(f"{PREFIX}{name.upper()} is not JSON; write {_JSON[name]}.") from error
 
 
 @functools.cache  # building the classes takes far longer than checking a file
-def _written_settings() -> type[BaseSettings]:
+def _written_settings() -> type[BaseModel]:
     """What may be written in a file or in variables."""
     from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
     class WrittenAlerts(BaseModel):
         model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -302,8 +336,8 @@ def _written_settings() -> type[BaseSettings]:
         cache: Annotated[int, BeforeValidator(_size), Field(ge=0)] | None = None
         environment: dict[Annotated[str, AfterValidator(_storage_variable)], str] = {}
 
-    class Written(BaseSettings):
-        model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True)
+    class Written(BaseModel):
+        model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
         root: str | None = None
         metadata: str | None = None
@@ -316,17 +350,6 @@ def _written_settings() -> type[BaseSettings]:
         storage: WrittenStorage = WrittenStorage()
         executor: WrittenExecutor = WrittenExecutor()
         beam: Annotated[dict[str, object], AfterValidator(_beam)] = {}
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],  # noqa: ARG003  the library's signature
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return env_settings, init_settings
 
     return Written
 
