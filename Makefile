@@ -3,12 +3,12 @@
 #   PYTHON   the interpreter that makes the environment; the first that fits is looked for
 #   VENV     where the environment is
 #   WORKERS  how many processes run the tests
-#   TESTS    which tests: make test TESTS=tests/scheduler
+#   TESTS    which tests, all by default: make test TESTS=tests/scheduler
 
 PYTHON  ?=
 VENV    ?= .venv
 WORKERS ?= 3
-TESTS   ?= tests
+TESTS   ?=
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 BIN := $(VENV)/bin
@@ -19,6 +19,14 @@ comma := ,
 # uv takes a quarter of pip's time; where it finds no index, pip may, which has settings of its own.
 install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(1); } || \
     $(PIP) install --constraint constraints.txt $(1)
+
+# Each part of the tests has processes of its own. A test forks what its process has imported, and one that has imported
+# every test has three times as much.
+PARTS  := $(addprefix tests/,scenario components scheduler pipelines contract orchestrator)
+OTHERS := $(filter-out $(PARTS) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
+pytest = $(1) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(2)
+run_tests = $(if $(TESTS),$(call pytest,$(1),$(2) $(TESTS)),failed=0; for part in $(PARTS) "$(OTHERS)"; do \
+    $(call pytest,$(1),$(2)) $$part || failed=$$?; done; exit $$failed)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -46,17 +54,17 @@ demo-cluster: $(BIN)/python $(VENV)/storage/versitygw  ## The same on a cluster 
 	$(VENV)/engines/bin/python -m spanwise.pipelines.flights_cluster --gateway $(VENV)/storage/versitygw --flink $(VENV)/beam/flink-job-server.jar
 
 test: $(VENV)/.dev  ## Run every test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
+	@$(call run_tests,$(BIN)/python)
 
 test-fast: $(VENV)/.dev  ## Run the tests that neither kill, race nor train
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m 'not slow' $(TESTS)
+	@$(call run_tests,$(BIN)/python,-m 'not slow')
 
 test-lowest: $(VENV)/.dev  ## Run every test on the oldest versions that pyproject.toml allows
 	$(PIP) install uv
 	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python $(VENV)/lowest
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --all-extras pyproject.toml --output-file $(VENV)/lowest.txt
 	$(BIN)/uv pip install --quiet --python $(VENV)/lowest/bin/python --requirement $(VENV)/lowest.txt
-	$(VENV)/lowest/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(TESTS)
+	@$(call run_tests,$(VENV)/lowest/bin/python)
 
 soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of days, 50 kills, 100 pairs (20 minutes)
 	SPANWISE_TEST_SOAK_DAYS=30 SPANWISE_TEST_KILLS=50 SPANWISE_TEST_PAIRS=100 SPANWISE_TEST_LOCKED_S=35 \
