@@ -36,6 +36,7 @@ PARTS = {
     "service_worker",
     "service_peers",
     "storage",  # needs a server
+    "task_managers",  # needs Flink
     "taxi",
     "ui_dagster",
     "ui_history",

@@ -34,11 +34,11 @@ _START_S = 300
 
 
 @contextlib.contextmanager
-def start(engine: str, folder: Path) -> Iterator[Options]:
+def start(engine: str, folder: Path, *, task_managers: int = 2) -> Iterator[Options]:
     """Starts an engine; yields what `[beam]` in the settings has to say to use it, except where its workers are.
 
-    A job server does the work of `flink` and `spark` in its own process; `flink-cluster` and `spark-cluster` do it in
-    others.
+    A job server does the work of `flink` and `spark` in its own process; `flink-cluster`, of so many task managers, and
+    `spark-cluster` do it in others.
     """
     tools = _tools()
     if engine == "prism":  # Beam starts and stops one for each job
@@ -48,7 +48,7 @@ def start(engine: str, folder: Path) -> Iterator[Options]:
     jar = tools / f"{family}-job-server.jar"  # which holds the whole engine
     with contextlib.ExitStack() as stack:
         if family == "flink":
-            master = stack.enter_context(_flink(jar, folder)) if is_cluster else "[local]"
+            master = stack.enter_context(_flink(jar, folder, task_managers)) if is_cluster else "[local]"
             words = ("--flink-master", master)
         else:
             master = stack.enter_context(_spark(jar, folder)) if is_cluster else "local[2]"
@@ -57,7 +57,7 @@ def start(engine: str, folder: Path) -> Iterator[Options]:
         yield {
             "runner": f"{family.title()}Runner",
             "job_endpoint": f"localhost:{port}",
-            **({"parallelism": 2} if family == "flink" else {}),
+            **({"parallelism": task_managers} if family == "flink" else {}),
         }
 
 
@@ -111,8 +111,8 @@ def _job_server(jar: Path, folder: Path, *master: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _flink(jar: Path, folder: Path) -> Iterator[str]:
-    """A cluster of a job manager and two task managers, each with a slot."""
+def _flink(jar: Path, folder: Path, task_managers: int) -> Iterator[str]:
+    """A cluster of a job manager and task managers, each with a slot."""
     rpc, rest = free_ports(2)
     memory = {  # of a task manager; only Flink's own scripts find what is not given
         "framework.heap.size": "128m",
@@ -150,7 +150,8 @@ def _flink(jar: Path, folder: Path) -> Iterator[str]:
 
     with contextlib.ExitStack() as stack:
         begin("jobmanager.log", "entrypoint.StandaloneSessionClusterEntrypoint")
-        for log in [begin(f"taskmanager-{number}.log", "taskexecutor.TaskManagerRunner") for number in (1, 2)]:
+        numbers = range(1, task_managers + 1)
+        for log in [begin(f"taskmanager-{number}.log", "taskexecutor.TaskManagerRunner") for number in numbers]:
             _wait_for(log, "(Successful registration at resource manager)")
         yield f"localhost:{rest}"
 
