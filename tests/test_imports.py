@@ -281,7 +281,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", HISTORY_COMMANDS)
 def test_a_command_that_shows_history_imports_no_heavy_library(command: str, home: Path) -> None:
-    """Reading the metadata needs ml_metadata: neither what typer and ml_metadata import beside, nor what runs nodes."""
+    """Reading the metadata needs ml_metadata: neither what typer and ml_metadata import beside, nor what runs nodes.
+
+    Nor does reading where the root is.
+    """
+    (home / "spanwise.toml").write_text('root = "elsewhere"\njobs = 2\n[params.p]\nwindow = 3\n')
     program = (
         "import sys; from spanwise.scheduler.main import main; code = main(sys.argv[1:]); "
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
