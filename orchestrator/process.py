@@ -138,6 +138,8 @@ def _read_children(pid: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):  # of a thread that has ended the children are another's now
             if _stat(pid).state == "X":
                 return []
+        except OSError:  # one of another user's, where the system hides them
+            return []
 
 
 def thread_names() -> list[str]:

@@ -416,3 +416,15 @@ def test_a_child_dies_with_its_parent():
         time.sleep(0.01)
 
     assert not left.exists() or not left.read_bytes()
+
+
+@pytest.mark.skipif(not process.LINUX, reason="reads /proc")
+def test_a_process_that_the_system_hides_has_no_children(monkeypatch):
+    """With `hidepid` the lists of other users' processes cannot be read; what can be is ended all the same."""
+
+    def refuse(file):
+        raise PermissionError(13, "Permission denied", file)
+
+    monkeypatch.setattr(process, "_read", refuse)
+
+    assert process._read_children(os.getpid()) == []
