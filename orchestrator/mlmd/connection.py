@@ -336,7 +336,7 @@ def _detail(error: Exception) -> str:
 
 def _is_transient(error: Exception) -> bool:
     return isinstance(error, errors.AbortedError) or bool(
-        re.search("locked|busy|already exists|duplicate|deadlock|concurrently", str(error), re.IGNORECASE)
+        re.search("locked|busy|already exists|duplicate|deadlock|concurrent", str(error), re.IGNORECASE)
     )
 
 

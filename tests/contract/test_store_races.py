@@ -10,7 +10,7 @@ import pytest
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.store import Address
 from tests.contract import racers
-from tests.contract.conftest import fresh_url
+from tests.contract.conftest import REAL, fresh_url
 from tests.contract.records import MODELS
 
 pytestmark = pytest.mark.slow
@@ -25,9 +25,10 @@ def test_of_many_processes_one_gets_the_claim(real):
     assert Counter(number for wins in won for number in wins) == dict.fromkeys(range(40), 1)
 
 
-def test_many_processes_may_make_the_database_at_one_moment(tmp_path):
-    """Twenty processes open a file that is not there: all get a store, and their runs have different numbers."""
-    urls = [fresh_url("sqlite", tmp_path) for _ in range(10)]
+@pytest.mark.parametrize("kind", REAL)
+def test_many_processes_may_make_the_database_at_one_moment(kind, tmp_path):
+    """Twenty processes open one that is not there: all get a store, and their runs have different numbers."""
+    urls = [fresh_url(kind, tmp_path) for _ in range(10)]
 
     written = racers.race(20, racers.open_each, urls)
 
