@@ -121,7 +121,7 @@ test-engines: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes on small clu
 	SPANWISE_TEST_BEAM_ENGINES=$(abspath $(VENV)/beam) $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=0 tests/scenario/test_beam_runners.py
 
 # A network namespace for each machine, cgroups and mounts, for which this has to be root. No registry is asked for images.
-test-kubernetes: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes, replicas and workers in containers on real machines of Kubernetes: kubelet, containerd and runc; needs root and go
+test-kubernetes: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes, replicas, workers and the chart's scheduler in containers on real machines of Kubernetes: kubelet, containerd and runc; needs root and go
 	@[ "$$(id -u)" = 0 ] || { echo "make test-kubernetes makes network namespaces and cgroups, which needs root." >&2; exit 1; }
 	@{ command -v containerd && command -v runc && command -v podman && command -v mmdebstrap && command -v conntrack && \
 	    command -v iptables && command -v ip && command -v etcd && command -v cc && ls /usr/lib/cni/bridge && { ls /usr/lib/postgresql/*/bin/postgres || command -v initdb; }; } >/dev/null 2>&1 || \
@@ -133,7 +133,8 @@ test-kubernetes: $(BIN)/python $(VENV)/storage/versitygw  ## Run nodes, replicas
 	$(VENV)/engines/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable '.[demo,kubernetes,ray,test]'
 	SPANWISE_TEST_KUBERNETES_NODES=1 SPANWISE_TEST_KUBERNETES=$(abspath $(VENV)/kubernetes/kube) SPANWISE_TEST_VERSITYGW=$(VENV)/storage/versitygw $(VENV)/engines/bin/python -m pytest -n 0 -o timeout=1800 \
 	    -k 'kubernetes' tests/contract/test_kubernetes_cluster.py tests/contract/test_executor.py tests/contract/test_gangs.py \
-    tests/scenario/test_engines.py tests/scheduler/data_service/test_kubernetes_workers.py
+	    tests/scenario/test_engines.py tests/scenario/test_kubernetes_scheduler.py tests/scenario/test_kubernetes_training.py \
+	    tests/scheduler/data_service/test_kubernetes_workers.py
 
 test-training: $(BIN)/python  ## Train with JAX on two hosts that are killed and cut off, and replicas on clusters of Ray and, where it is installed, Slurm; needs root, ip, unshare, cc
 	$(BIN)/python -m venv $(VENV)/training
