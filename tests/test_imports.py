@@ -45,6 +45,7 @@ DOORS = {
     "apprise": ["spanwise.scheduler.alerts.channel"],
     "croniter": ["spanwise.scheduler.schedule.cron"],
     "typer": ["spanwise.scheduler.cli"],
+    "psycopg2": ["spanwise.orchestrator.mlmd.postgresql"],
     "prometheus_client": ["spanwise.scheduler.daemon.metrics"],
     "apache_beam": ["spanwise.components"],
     "obstore": ["spanwise.orchestrator.storage"],
@@ -68,7 +69,16 @@ BROUGHT["pydantic_core"] = ["spanwise.components.training.elastic.job"]
 HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]
 
 #: What the commands that only read the metadata do without, beside those.
-NEEDLESS = ["absl.logging", "attr", "http.client", "pydantic", "rich.console", "spanwise.orchestrator.runner", "ssl"]
+NEEDLESS = [
+    "absl.logging",
+    "attr",
+    "http.client",
+    "psycopg2",
+    "pydantic",
+    "rich.console",
+    "spanwise.orchestrator.runner",
+    "ssl",
+]
 
 
 class Import(NamedTuple):
@@ -164,7 +174,7 @@ def test_each_outside_system_has_one_door(library: str) -> None:
     assert breaches == []
 
 
-NAMED = {"websocket": "websocket-client"}
+NAMED = {"psycopg2": "psycopg2-binary", "websocket": "websocket-client"}
 """Libraries that need not be installed, whose packages have other names."""
 
 
@@ -172,7 +182,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
     """No module counts on a library that is only there because another library brings it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    optional = ("demo", "images", "kubernetes", "openlineage", "ray", "storage", "ui")
+    optional = ("demo", "images", "kubernetes", "openlineage", "postgresql", "ray", "storage", "ui")
     brought = [requirement for extra in optional for requirement in extras[extra]]
     requirements = [*project["dependencies"], *brought]
     declared = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}

@@ -147,9 +147,11 @@ class StoreConnection:
         )
 
     def close(self) -> None:
-        """Closes the connection; later reads and writes raise StoreError."""
+        """Closes the connection; later reads and writes raise StoreError. Ends nothing in a fork of its process."""
+        if os.getpid() != self._pid:
+            return  # ml_metadata would say goodbye to the server, on the socket of the process that opened it
         self._store = None
-        if self._lock_file is not None and os.getpid() == self._pid:
+        if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
 

@@ -33,6 +33,15 @@ _OPTIONS = {
     "TCP_USER_TIMEOUT": SILENT_S * 1000,  # of what was sent and not acknowledged, in milliseconds
 }
 
+LIBPQ_OPTIONS = {
+    "keepalives": 1,
+    "keepalives_idle": _IDLE_S,
+    "keepalives_interval": _INTERVAL_S,
+    "keepalives_count": _PROBES,
+    "tcp_user_timeout": SILENT_S * 1000,
+}
+"""The same limits, for a client of PostgreSQL that takes them."""
+
 _bounding = threading.Lock()  # so that what opens in between is recognized
 
 
@@ -64,12 +73,7 @@ def _bound(descriptor: int, port: int) -> None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
         if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getpeername()[1] != port:
             return
-        limit(one)
-
-
-def limit(connected: socket.socket) -> None:
-    """Lets the kernel end a connection whose server is silent."""
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _OPTIONS.items():
-        if hasattr(socket, name):  # not every system has each
-            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _OPTIONS.items():
+            if hasattr(socket, name):  # not every system has each
+                one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,27 +1,33 @@
 """Reading the metadata by SQL, one statement for each question. It knows ml-metadata's tables, and writes nothing.
 
 What it does not know how to answer, ml_metadata is asked: of tables of another version, of values that spanwise does
-not write, of a server that does not let it in.
+not write, of a server that does not let it in, and where psycopg2 is not installed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import os
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import DatabaseServer
-from spanwise.orchestrator.mlmd.postgresql import QueryRefused, ReadSession
+from spanwise.orchestrator.mlmd.postgresql import NotReadable, QueryRefused, ReadSession
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
 
 R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow)
 
 SCHEMA_VERSIONS = (10,)
 """The versions of ml-metadata's tables that the statements are for: that of 1.17 and 1.21."""
+
+RETRY_S = 60.0
+"""A server that did not let the session in is asked again after so long: it may have been starting, or full."""
 
 _INPUT = 3  # the type of an event
 
@@ -67,13 +73,23 @@ _VERSION = "SELECT json_build_array(schema_version, $1::json) FROM mlmdenv"
 class SqlReader:
     """A `Reader` of a PostgreSQL: one round trip for each question, on a connection of its own."""
 
-    def __init__(self, where: DatabaseServer, connection: StoreConnection, otherwise: Reader) -> None:
+    def __init__(
+        self,
+        where: DatabaseServer,
+        connection: StoreConnection,
+        otherwise: Reader,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._where = where
         self._connection = connection
         self._otherwise = otherwise
         self._session: ReadSession | None = None
         self._turn = threading.Lock()
-        self._unfit = ""  # why this database is not read by SQL
+        self._clock = clock
+        self._process = os.getpid()
+        self._not_before = -math.inf  # when a session may be opened
+        self._logged = ""  # why none was, as it was logged
 
     def context(self, kind: str, name: str) -> ContextRow | None:
         found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE} AND c.name = $1::json ->> 1", [kind, name])
@@ -131,6 +147,8 @@ class SqlReader:
         return self._answer(EventRow, statement, ids, lambda ids: self._otherwise.links_of_executions(ids, read))
 
     def close(self) -> None:
+        if os.getpid() != self._process:
+            return  # the session goes on in the process that opened it, and a thread that is not here may have the turn
         with self._turn:
             self._drop()
 
@@ -153,42 +171,48 @@ class SqlReader:
         self._connection.make_ready()  # or the next write would have to, and fail if that breaks too
         with self._turn:
             for _ in range(2):  # a lost connection is opened once more
-                if self._unfit:
-                    return None
                 try:
-                    if self._session is None:
-                        self._session = self._open()
-                except QueryRefused as refusal:
-                    self._unfit = str(refusal)
-                    _logger.info("metadata not read by SQL", extra={"metadata": str(self._where), "why": self._unfit})
-                    return None
-                except OSError:
-                    break
-                try:
-                    return self._session.rows(statement, parameter)
+                    session = self._session or self._open()
+                    return None if session is None else session.rows(statement, parameter)
                 except QueryRefused:
                     return None
                 except OSError:
+                    if self._session is None:
+                        break
                     self._drop()
         self._connection.suspect()
         return None
 
-    def _open(self) -> ReadSession:
-        if not self._where.user:
-            raise QueryRefused("The URL names no user; which one is meant, PostgreSQL's library decides.")
-        session = ReadSession(self._where)
+    def _open(self) -> ReadSession | None:
+        """None if the database cannot be read by SQL, now or ever.
+
+        Raises:
+            OSError: it cannot be reached.
+        """
+        if self._clock() < self._not_before:
+            return None
         try:
+            self._session = self._begin()
+        except QueryRefused as refusal:
+            self._not_before = math.inf if isinstance(refusal, NotReadable) else self._clock() + RETRY_S
+            if str(refusal) != self._logged:
+                self._logged = str(refusal)
+                _logger.info("metadata not read by SQL", extra={"metadata": str(self._where), "why": self._logged})
+            return None
+        self._logged = ""
+        return self._session
+
+    def _begin(self) -> ReadSession:
+        session = ReadSession(self._where)
+        with contextlib.ExitStack() as undo:
+            undo.callback(session.close)
             (version, _), *_ = session.rows(_VERSION, [])
-        except BaseException:
-            session.close()
-            raise
-        if version not in SCHEMA_VERSIONS:
-            session.close()
-            raise QueryRefused(f"The tables have version {version}.")
+            if version not in SCHEMA_VERSIONS:
+                raise NotReadable(f"The tables have version {version}.")
+            undo.pop_all()
         return session
 
     def _drop(self) -> None:
-        if self._session is not None:
-            with contextlib.suppress(OSError):
-                self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()

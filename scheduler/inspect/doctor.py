@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -164,6 +165,9 @@ def _metadata(
         return
     try:
         yield HealthCheck("metadata", "ok", f"{where} opens with ml-metadata {metadata.version('ml-metadata')}")
+        if isinstance(where, DatabaseServer) and where.kind == "postgresql" and find_spec("psycopg2") is None:
+            how = "through ml-metadata; psycopg2, which reads PostgreSQL several times faster, is not installed"
+            yield HealthCheck("reading", "warn", how, "pip install 'spanwise[postgresql]'")
         if deep and isinstance(where, DatabaseServer):
             yield _server(where)
         if settings.root.is_dir():

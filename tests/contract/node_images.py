@@ -28,7 +28,7 @@ DEPENDENCIES = """\
 FROM spanwise.test/debian:1
 RUN ln -s python3 /usr/bin/python && rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
 RUN pip install --upgrade pip
-RUN pip install 'spanwise[demo,kubernetes,storage,sql]' && pip uninstall --yes spanwise
+RUN pip install 'spanwise[demo,kubernetes,postgresql,storage,sql]' && pip uninstall --yes spanwise
 """
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 SOURCES = (
