@@ -359,13 +359,24 @@ def _config(where: Location) -> Proto:
             setattr(config.mysql.ssl_options, name.removeprefix("ssl_"), value)
     else:
         config.postgresql.host, config.postgresql.port = where.host, str(where.port)
-        config.postgresql.dbname = where.database
-        config.postgresql.user = where.user
+        config.postgresql.dbname = _quote(where.database)
+        config.postgresql.user = _quote(where.user)
         if where.password:  # libpq takes the option after an empty one for its value, so sslmode would be the password
-            config.postgresql.password = where.password
+            config.postgresql.password = _quote(where.password)
         for name, value in where.options.items():
-            setattr(config.postgresql.ssloption, name, value)
+            setattr(config.postgresql.ssloption, name, _quote(value))
     return config
+
+
+def _quote(value: str) -> str:
+    """A value as libpq wants it, to which ml-metadata passes it as it is: a space would begin another option.
+
+    https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-KEYWORD-VALUE
+    """
+    if not re.search(r"[\s'\\]", value):
+        return value
+    escaped = re.sub(r"(['\\])", r"\\\1", value)
+    return f"'{escaped}'"
 
 
 def _prepare(where: SqliteFile) -> None:

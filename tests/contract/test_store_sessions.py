@@ -23,7 +23,7 @@ from tests.contract.conftest import SERVERS, fresh_url
 pytestmark = pytest.mark.skipif("postgresql" not in SERVERS, reason="no SPANWISE_TEST_POSTGRESQL")
 
 PID = "SELECT to_json(pg_backend_pid()) WHERE $1::json IS NOT NULL"
-PASSWORD = "s3cr:t@/%?"
+PASSWORD = "hünter 2's \\ host=nowhere"  # whatever is not quoted is taken for another option
 
 
 @pytest.fixture
