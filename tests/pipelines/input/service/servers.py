@@ -48,9 +48,10 @@ class Service(contextlib.ExitStack):
 
 
 def listed(count, **config):
-    """A service with a fixed list of workers."""
+    """A service with a fixed list of workers, none of which is lost because the machine stands still for a while."""
     ports = free_ports(count)
-    service = Service(0, worker_addresses=tuple(f"127.0.0.1:{port}" for port in ports), **config)
+    addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+    service = Service(0, worker_addresses=addresses, **{"worker_timeout_s": 600.0, **config})
     for port in ports:
         service.add_worker(port=port)
     return service
