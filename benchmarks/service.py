@@ -13,7 +13,6 @@ import json
 import os
 import re
 import resource
-import socket
 import subprocess
 import sys
 import tempfile
@@ -49,6 +48,7 @@ from spanwise.pipelines.input.service.wire.requests import (
 )
 from spanwise.pipelines.input.service.wire.security import Security
 from spanwise.pipelines.input.sources import from_arrow_files
+from tests.servers import free_ports
 
 ROWS = 2_000_000
 COLUMNS = 12
@@ -225,7 +225,7 @@ class Apart(Served):
         contextlib.ExitStack.__init__(self)
         self.pids = []
         self._prefix = ("ip", "netns", "exec", namespace) if namespace else ()
-        ports = _free_ports(1 + WORKERS)
+        ports = free_ports(1 + WORKERS)
         if namespace:  # at the same ports on both sides, so that the addresses of workers hold on both
             self._start_relay(namespace, delay_s, ports)
         self.target = self.start("spanwise", "service", "dispatcher", "--port", str(ports[0]))
@@ -236,14 +236,6 @@ class Apart(Served):
         prefix, self._prefix = self._prefix, ()
         self.start("benchmarks.service_relay", namespace, str(delay_s), *map(str, ports))
         self._prefix = prefix
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _apart(files: list[str]) -> Iterator[Figure]:

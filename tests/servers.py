@@ -1,7 +1,8 @@
-"""What tests of servers need, whichever servers: ports that are free, and a wait for what comes in its own time."""
+"""What tests of servers need, whichever servers: free ports, a wait for what comes in its own time, an end."""
 
 import contextlib
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 
@@ -25,3 +26,13 @@ def eventually(
     while not condition():
         assert time.monotonic() < end, otherwise
         time.sleep(every_s)
+
+
+def end_process(process: subprocess.Popen[bytes], grace_s: float = 20.0) -> None:
+    """Asks a process to end, and kills it if it does not within the grace."""
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

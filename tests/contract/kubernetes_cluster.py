@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from tests.servers import eventually, free_ports
+from tests.servers import end_process, eventually, free_ports
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 CONTROLLERS = (
@@ -230,19 +230,10 @@ class KubernetesCluster:
             if self.network is not None:
                 stack.callback(self.network.close)
             for name in self._running:
-                stack.callback(self._end, self._running[name])
+                stack.callback(end_process, self._running[name])
             for node in self.nodes.values():
                 stack.callback(node.kill)
         self._running.clear()
-
-    @staticmethod
-    def _end(running):
-        running.terminate()
-        try:
-            running.wait(20)
-        except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
 
     def _run(self, name, *command):
         with (self.folder / f"{name}.out").open("ab") as out:

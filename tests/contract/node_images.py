@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.servers import eventually
+from tests.servers import end_process, eventually
 
 TREE = Path(__file__).parents[2]
 BASE = "docker.io/library/python:3.11-slim"
@@ -148,7 +148,8 @@ class Builder:
         configuration.write_text(CONTAINERD.format(root=root, folder=self._folder))
         with (self._folder / "containerd.out").open("wb") as out:
             running = subprocess.Popen(["containerd", f"--config={configuration}"], stdout=out, stderr=out)
-        with contextlib.closing(_Ended(running)):
+        with contextlib.ExitStack() as ended:
+            ended.callback(end_process, running)
             control = ["ctr", f"--address={self._folder}/socket", "--namespace=k8s.io"]
             eventually(lambda: not subprocess.run([*control, "version"], capture_output=True, check=False).returncode)
             for number, name in enumerate((PAUSE, IMAGE)):
@@ -167,12 +168,3 @@ class Builder:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
-
-
-class _Ended:
-    def __init__(self, process):
-        self._process = process
-
-    def close(self):
-        self._process.terminate()
-        self._process.wait()

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from spanwise.orchestrator import process
-from tests.servers import eventually, free_ports
+from tests.servers import end_process, eventually, free_ports
 
 CONFIGURATION = """\
 ClusterName=spanwise
@@ -112,13 +112,7 @@ class SlurmCluster:
         if "controller" in self._running:
             self.call("scancel", "--me")
         for name in reversed(list(self._running)):
-            running = self._running.pop(name)
-            running.terminate()
-            try:
-                running.wait(20)
-            except subprocess.TimeoutExpired:
-                running.kill()
-                running.wait()
+            end_process(self._running.pop(name))
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self, name, *command):
