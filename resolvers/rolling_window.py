@@ -119,6 +119,8 @@ class RollingWindow(Resolver):
                 )
             )
         wanted = self._wanted(end)
+        if not wanted:
+            raise WindowIncomplete(self._before_history(end))
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
         found = tuple(describe_span(history, self.calendar, span) for span in wanted if span not in exclusion)
         if not found:
@@ -142,7 +144,18 @@ class RollingWindow(Resolver):
         return None if newest is None else newest - self.skip * self.step
 
     def _wanted(self, end: int) -> Sequence[int]:
+        """The spans up to its end; none where history begins after that."""
+        if self.since is not None and end < self.since:
+            return ()
         return spans.window((end,), self.size, end=end, since=self.since, step=self.step).wanted
+
+    def _before_history(self, end: int) -> str:
+        since = self.parameters["since"]
+        why = f" because of skip={self.skip}" if self.skip else ""
+        return (
+            f"{self.name} has nothing to choose from: it ends at {self.calendar.label(end)}{why}, and history begins at "
+            f"{since} (since={since!r})."
+        )
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
         source = quote_pipeline(history.run)

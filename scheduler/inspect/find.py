@@ -170,7 +170,13 @@ def _published(store: Store, pipeline: str, kind: str | None) -> Iterator[Artifa
     for record in store.runs(pipeline):
         for execution in reversed(store.executions(record)):
             if execution.state is State.COMPLETE:
-                yield from (a for a in itertools.chain(*execution.outputs.values()) if kind in (None, a.kind))
+                yield from (a for key in execution.outputs for a in _made(execution, key) if kind in (None, a.kind))
+
+
+def _made(execution: Execution, key: str) -> Iterator[Artifact]:
+    """The outputs that the execution has published, not those that a gate has passed on."""
+    place = f"{Address.of_output(execution, key)}/"
+    return (a for a in execution.outputs[key] if a.name.startswith(place))
 
 
 def _artifact_at(store: Store, place: Path, root: Path) -> Artifact:

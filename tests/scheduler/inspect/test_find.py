@@ -3,7 +3,7 @@ import pytest
 from spanwise.orchestrator import NotRecorded, UsageError
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.inspect import find
-from tests.scheduler.records import DAY, begun, ended, filled
+from tests.scheduler.records import DAY, begun, ended, filled, published
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,21 @@ def test_published_artifacts_come_newest_first() -> None:
         "flights/Trainer/model/2",
     ]
     assert calendars["flights"].label(DAY) == "2013-01-05"
+
+
+def test_what_a_gate_has_passed_on_is_listed_once_and_takes_no_place_of_another() -> None:
+    """A gate has as its output what it judged, often an old artifact; nothing was published by that."""
+    store = filled()
+    judged, _ = find.artifacts(store, "flights", kind="Examples", span=None, limit=10)
+    run = begun(store, span=DAY + 1)
+    published(store, run, "RowCount", outputs={"examples": judged[1]})
+    ended(store, run)
+
+    found, _ = find.artifacts(store, "flights", kind="Examples", span=None, limit=10)
+    newest, _ = find.artifacts(store, "flights", kind="Examples", span=None, limit=1)
+
+    assert [a.name for a in found] == [a.name for a in judged]
+    assert [a.name for a in newest] == [judged[0].name]
 
 
 @pytest.mark.parametrize("span", ["2013-01-05", str(DAY)])

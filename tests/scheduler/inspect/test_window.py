@@ -82,6 +82,20 @@ def test_a_window_can_end_elsewhere() -> None:
     assert [w.label for w in last.spans] == ["2013-01-05"]
 
 
+@pytest.mark.parametrize(("choice", "at"), [({"skip": 1}, None), ({}, DAY - 1)])
+def test_a_window_that_ends_before_history_begins_says_so_in_dates(choice: dict[str, int], at: int | None) -> None:
+    """Whether by `skip=` or by `--at`; the pipeline's other windows are shown all the same."""
+    since = Calendar.DAY.label(DAY)
+
+    rolling, last = window.find_windows(loaded(since=since, **choice), lake((DAY, 1)), at=at, as_of=None)
+
+    text = window.format_window(rolling)
+    assert "A run would fail: RollingWindow has nothing to choose from: it ends at 2013-01-04" in text
+    assert "history begins at 2013-01-05" in text
+    assert ("because of skip=1" in text) is bool(choice)
+    assert last.node == "LatestSpans"
+
+
 def test_a_window_is_seen_as_of_an_earlier_time() -> None:
     """What was published later is not there."""
     store = lake((DAY, 1), (DAY, 2))
