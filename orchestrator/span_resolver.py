@@ -50,6 +50,14 @@ class SpanExcluder(Protocol):
 
 
 @runtime_checkable
+class SpanAwaiter(Protocol):
+    """A resolver that may choose a span later that it passes over now: one that has yet to settle, or between steps."""
+
+    def explain_awaited(self, history: History) -> Sequence[WantedSpan]:
+        """Every published span that it does not want now, and may want once newer ones have come; oldest first."""
+
+
+@runtime_checkable
 class WindowChecker(Protocol):
     """A resolver that says whether a run could read a window that ends elsewhere."""
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator import (
@@ -137,6 +137,19 @@ class RollingWindow(Resolver):
         left_out = [] if end is None else [span for span in self._wanted(end) if span in exclusion]
         return tuple(describe_span(history, self.calendar, span) for span in left_out)
 
+    def explain_awaited(self, history: History) -> tuple[WindowSpan, ...]:
+        """The spans after its first one that a later window may read: newer than its end, or between its steps."""
+        end = self._end(history, None)
+        if end is None or self.at is not None or (self.skip == 0 and self.step == 1):
+            return ()
+        wanted = self._wanted(end)
+        first = wanted[0] if wanted else self.since
+        assert first is not None, "without since, it wants something"
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        there = list(itertools.takewhile(lambda span: span >= first, history.published_spans()))
+        awaited = [span for span in reversed(there) if span not in wanted and span not in exclusion]
+        return tuple(describe_span(history, self.calendar, span) for span in awaited)
+
     def _end(self, history: History, at: int | None) -> int | None:
         if at is not None or self.at is not None:
             return at if at is not None else self.at
@@ -153,8 +166,8 @@ class RollingWindow(Resolver):
         since = self.parameters["since"]
         why = f" because of skip={self.skip}" if self.skip else ""
         return (
-            f"{self.name} has nothing to choose from: it ends at {self.calendar.label(end)}{why}, and history begins at "
-            f"{since} (since={since!r})."
+            f"{self.name} has nothing to choose from: it ends at {self.calendar.label(end)}{why}, and history begins "
+            f"at {since} (since={since!r})."
         )
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
@@ -277,11 +290,20 @@ class LatestSpans(Resolver):
         left_out = [span for span in reversed(self._highest(history, at)) if span in exclusion]
         return tuple(describe_span(history, self.calendar, span) for span in left_out)
 
+    def explain_awaited(self, history: History) -> tuple[WindowSpan, ...]:
+        """The highest spans, which it skips until newer ones have come."""
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        skipped = list(itertools.islice(self._since(history, None), self.skip))
+        awaited = [span for span in reversed(skipped) if span not in exclusion]
+        return tuple(describe_span(history, self.calendar, span) for span in awaited)
+
     def _highest(self, history: History, at: int | None) -> list[int]:
-        there = history.spans(below=None if at is None else at + 1)
-        since = itertools.takewhile(lambda span: self.since is None or span >= self.since, there)
         first = self.skip if at is None else 0
-        return list(itertools.islice(since, first, None if self.n is None else first + self.n))
+        return list(itertools.islice(self._since(history, at), first, None if self.n is None else first + self.n))
+
+    def _since(self, history: History, at: int | None) -> Iterator[int]:
+        there = history.spans(below=None if at is None else at + 1)
+        return itertools.takewhile(lambda span: self.since is None or span >= self.since, there)
 
 
 def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan:

@@ -23,7 +23,7 @@ from spanwise.scheduler.backfill.inventory import (
     take_inventory,
 )
 from spanwise.scheduler.formatting import format_duration, format_spans
-from spanwise.scheduler.inspect.window_forecast import WindowForecast
+from spanwise.scheduler.inspect.window_forecast import WindowForecast, read_spans
 from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
 from spanwise.scheduler.project.span_sources import example_rules, list_span_sources
 from spanwise.scheduler.schedule.outcome import TickOutcome
@@ -75,7 +75,7 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
     for span, versions in arrived.items():
         expected.add(span, versions)
     windows = list(expected.windows())
-    wanted = {span for window in windows for span in (*dict(window.spans), *window.absent)}
+    wanted = {span for window in windows for span in read_spans(window)}
     if unseen := wanted - set(ready):  # a source that names only its newest span may have a new version of these
         arrived |= arrived_versions(take_inventory(pipeline, store, sorted(unseen)))
     newest = max(ready, default=None)

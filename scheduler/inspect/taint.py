@@ -325,11 +325,26 @@ def _content(version: Path) -> str | None:
 def _in_newest_window(
     store: Store, versions: dict[Address, list[Artifact]], span: int, models: Sequence[TaintedModel], calendar: Calendar
 ) -> bool:
-    """Whether the newest window contains the span; it is as wide as that of the last model that learned from it."""
-    last = next((m.model.properties.get("spans") for m in reversed(models) if m.directly), None)
-    if not isinstance(last, list) or not last:
+    """Whether the newest window contains the span.
+
+    It is as wide as that of the last model that learned from the span: it reaches as far back from the newest span, or
+    has as many spans, which differs where a window leaves some out and where it passes over gaps.
+    """
+    last = next((m.model for m in reversed(models) if m.directly), None)
+    learned = [] if last is None else last.as_kind(Model).spans or []
+    if last is None or not learned:
         return True
-    return any(span in itertools.islice(_spans(store, address, calendar), len(last)) for address in versions)
+    for address in versions:
+        there = list(itertools.islice(_spans(store, address, calendar), len(learned)))
+        earlier = (s for s in _spans(store, address, calendar) if _was_published(store, address, s, last))
+        newest_then = next(earlier, there[0])
+        if span in there or span >= there[0] - (newest_then - min(learned)):
+            return True
+    return False
+
+
+def _was_published(store: Store, address: Address, span: int, before: Artifact) -> bool:
+    return any(a.id < before.id for a in store.of_span(address, span))
 
 
 def format_taint(found: TaintReport, *, whole: bool = False) -> str:

@@ -17,7 +17,7 @@ from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import History, Withheld, version_key, version_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan, WindowChecker
+from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.project.span_sources import list_span_sources
 
@@ -29,15 +29,21 @@ class ExpectedWindow:
     node: str
     spans: tuple[tuple[int, Version], ...]  #: with the version that each would have by then
     absent: tuple[int, ...] = ()  #: wanted, but neither ingested nor planned
+    awaited: tuple[int, ...] = ()  #: ingested or planned, and read by a later window: they have yet to settle
     refusal: str = ""  #: why the run would fail there
 
 
 def is_read(span: int, windows: Sequence[ExpectedWindow]) -> bool:
-    """Whether any window reads the span, or would if it were not refused.
+    """Whether any window reads the span, or would if it were not refused, or will once newer spans have come.
 
     Without windows, each run trains on its own span.
     """
-    return not windows or any(span in (*dict(window.spans), *window.absent) for window in windows)
+    return not windows or any(span in read_spans(window) for window in windows)
+
+
+def read_spans(window: ExpectedWindow) -> set[int]:
+    """The spans that a window reads, or would if they were there and not refused, or will once newer ones have come."""
+    return {*dict(window.spans), *window.absent, *window.awaited}
 
 
 class WindowForecast:
@@ -85,6 +91,7 @@ class WindowForecast:
             node=node.name,
             spans=tuple((w.span, version_of(w.chosen)) for w in wanted if w.chosen is not None),
             absent=tuple(w.span for w in wanted if w.chosen is None),
+            awaited=tuple(w.span for w in node.explain_awaited(history)) if isinstance(node, SpanAwaiter) else (),
             refusal=refusal,
         )
 

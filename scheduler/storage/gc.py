@@ -32,7 +32,7 @@ from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.renewal import current_first, place_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
-from spanwise.orchestrator.span_resolver import SpanResolver
+from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver
 from spanwise.orchestrator.storage import UnfinishedUpload, open_bucket
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
 from spanwise.orchestrator.verdict import first_verdict, is_given
@@ -202,7 +202,7 @@ def _unfinished_backfills(store: Store, pipeline: str) -> Iterator[record.Backfi
 
 
 def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[Artifact, str]]:
-    """What each resolver would choose now, or if a person accepted it; of a window with gaps, the spans that exist."""
+    """What each resolver would choose now or later, or if a person accepted it; of a window with gaps, what exists."""
     run = Run(pipeline=loaded.pipeline.name, source=loaded.source, calendar=loaded.calendar.value)
     for node in loaded.pipeline:
         if isinstance(node, Resolver):
@@ -215,6 +215,10 @@ def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[Artifact, str]]:
                         (w.withheld.artifact, f"{node.name} would choose it if accepted") for w in found if w.withheld
                     )
                     yield from ((w.chosen, chosen) for w in found if w.chosen is not None)
+            if isinstance(node, SpanAwaiter):
+                for w in node.explain_awaited(histories[node.source.key]):
+                    if (artifact := w.withheld.artifact if w.withheld else w.chosen) is not None:
+                        yield artifact, f"{node.name} may choose it later"
             with suppress(ResolutionError):
                 yield from ((artifact, chosen) for artifact in itertools.chain(*node.choose(histories).values()))
 

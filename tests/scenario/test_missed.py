@@ -81,6 +81,23 @@ def test_a_span_that_a_window_needs_stays_listed_until_it_is_run(world: World) -
     assert world("schedule", "missed")[:2] == (0, "No ticks need backfilling.\n")
 
 
+def test_the_tick_of_a_span_that_has_yet_to_settle_is_not_superseded(world: World) -> None:  # noqa: F811
+    """The window of `skip=1` reads the missed day when the next one has come, and would fail without it."""
+    world.rewrite("size=3,", "size=3, skip=1,")
+    world.arrive(1)
+    world("run", "days.py", "--span", "2024-05-01")  # its window is still empty
+    world.arrive(2)
+    scheduled(world, 3)
+    assert world("run", "days.py", "--span", "2024-05-02")[0] == 0
+    assert world("schedule", "missed")[0] == 1
+
+    world.arrive(3)
+    (cure, *_) = printed(world("schedule", "missed")[1])
+    assert paste(world, [cure]) == [0]
+    assert world("schedule", "missed")[0] == 0
+    assert world.runs()[-1].span == Calendar.DAY.parse("2024-05-03")
+
+
 def test_a_backfill_that_leaves_a_span_out_closes_its_tick(world: World) -> None:  # noqa: F811
     """A tick that ended after the window had gone on: the command says that nothing is to be done, and so it is."""
     world.lived(6)

@@ -72,6 +72,61 @@ def test_days_before_any_run_each_learn_from_what_is_there_by_then(world: World)
     ]  # fmt: skip
 
 
+SETTLING = ('size=3, since="2024-05-01"', 'size=3, since="2024-05-01", skip=1')
+APART = ('size=3, since="2024-05-01"', 'size=2, step=2, since="2024-05-01"')
+
+
+LATEST = (
+    'RollingWindow(ingest["examples"], size=3, since="2024-05-01",',
+    'LatestSpans(ingest["examples"], n=3, skip=1,',
+)
+
+
+@pytest.mark.parametrize("once", [(), ("--train-once",)])
+@pytest.mark.parametrize("change", [SETTLING, LATEST], ids=["RollingWindow", "LatestSpans"])
+def test_a_day_that_has_yet_to_settle_is_backfilled(
+    world: World, once: tuple[str, ...], change: tuple[str, str]
+) -> None:
+    """The window of `skip=1` does not read the newest day before the next one has come; then it does."""
+    world.rewrite("import RollingWindow", "import LatestSpans, RollingWindow")
+    world.rewrite(*change)
+    for day in (1, 2, 3, 4):
+        world.arrive(day)
+
+    planned = plan(world, "--span", "2024-05-01..2024-05-04", *once)
+
+    assert planned["outside"] == []
+    assert [t["span_label"][-1] for t in planned["targets"]] == ["1", "2", "3", "4"]
+    windows = planned["windows"] if once else planned["targets"][-1]["windows"]
+    assert learned(windows) == ["1v1", "2v1", "3v1"]
+
+
+def test_a_newer_version_of_a_day_that_has_yet_to_settle_is_stale(world: World) -> None:
+    """The next window would read the old one in silence."""
+    world.rewrite(*SETTLING)
+    world.arrive(1)
+    world("run", "days.py", "--span", "2024-05-01")  # its window is still empty
+    for day in (2, 3):
+        world.arrive(day)
+        assert world("run", "days.py", "--span", f"2024-05-0{day}")[0] == 0
+    world.arrive(3, version=2)
+
+    assert [t["span_label"] for t in plan(world, "--stale")["targets"]] == ["2024-05-03"]
+
+
+def test_a_day_between_the_steps_of_a_window_is_backfilled(world: World) -> None:
+    """A window of every second day reads the others on the next day; one before its first day, never again."""
+    world.rewrite(*APART)
+    world.lived(5)
+    for day in (2, 4):
+        world.arrive(day, version=2)
+
+    planned = plan(world, "--span", "2024-05-02..2024-05-04")
+
+    assert [s["span_label"][-1] for s in planned["outside"]] == ["2"]
+    assert [t["span_label"][-1] for t in planned["targets"]] == ["3", "4"]
+
+
 def test_stale_days_are_those_with_a_newer_version(world: World) -> None:
     """A day that was never ingested is not stale, nor one with its newest version ingested."""
     world.lived(4)

@@ -134,6 +134,24 @@ def test_a_look_finds_what_is_not_ingested_and_which_of_it_a_window_reads(world:
     assert from_plain(ReadyData, json.loads(json.dumps(to_plain(found)))) == found
 
 
+def test_a_span_that_has_yet_to_settle_is_one_that_a_window_reads(world: World) -> None:
+    """A window of `skip=1` reads it when the next one has come, so it is not ignored."""
+    world.rewrite("size=3,", "size=3, skip=1,")
+    world.arrive(1)
+    world("run", "days.py", "--span", "2024-05-01")  # its window is still empty
+    world.arrive(1, version=2)
+    world.arrive(2)
+    loaded = load("days.py")
+
+    with world.store() as store:
+        found = find_ready(loaded.pipeline, loaded.calendar, store)
+
+    assert [(a.name.rpartition(".")[0], a.in_window) for a in found.arrivals] == [
+        ("2024-05-01.v2", True),
+        ("2024-05-02.v1", True),
+    ]
+
+
 def test_the_mark_of_a_span_changes_with_its_files(tmp_path: Path) -> None:
     """With their names, sizes and times; those of other spans do not matter."""
     node = ExampleGen(pattern=f"{tmp_path}/{{SPAN}}/*.csv")

@@ -145,6 +145,21 @@ def test_what_has_left_the_window_is_replaced_by_the_newest_span(past):
     assert "no longer contains 2013-01-05" in taint.format_taint(found)
 
 
+@pytest.mark.parametrize("late", [1, 3])
+def test_a_window_that_left_a_span_out_still_contains_its_first(past, late):
+    """Whether by `missing=`, and the span has come since, or by `skip=`: the window counts spans, not artifacts."""
+    days = {n: past.ingest(DAY + n) for n in range(4) if n != late or late == 3}
+    past.push(past.train([days[n] for n in range(4) if n != late]), 7)
+    if late == 1:
+        past.ingest(DAY + 1)
+    past.ingest(DAY, version=2)
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert found.reached
+    assert found.backfill == "spanwise backfill flights.py --span 2013-01-05"
+
+
 def test_what_serves_is_what_lies_there(corrected):
     """Somebody has taken the newest version away, so the one before it serves again."""
     shutil.rmtree(corrected.serving / "102")

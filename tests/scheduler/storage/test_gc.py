@@ -212,6 +212,20 @@ def test_with_its_file_a_pipelines_resolvers_are_asked(yard: Yard) -> None:
     assert "ExampleGen/examples/1/1" in yard.removals()
 
 
+def test_a_span_that_has_yet_to_settle_is_no_garbage(yard: Yard) -> None:
+    """A window of `skip=1` reads the newest span when the next one has come."""
+    for span in (1, 2, 3, 4):
+        yard.day(span)
+    ingest = ExampleGen()
+    pipeline = Pipeline("flights", [ingest, RollingWindow(ingest["examples"], size=1, skip=1)])
+
+    planned = gc.plan_collection(yard.context(), "flights", Loaded(pipeline=pipeline, source="flights.py"))
+
+    stays = {short(decision.artifact): decision.reasons for decision in planned.decisions}
+    assert "RollingWindow would choose it now" in stays["ExampleGen/examples/3/1"]
+    assert "RollingWindow may choose it later" in stays["ExampleGen/examples/4/1"]
+
+
 # --- what is done
 
 
