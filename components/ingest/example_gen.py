@@ -128,13 +128,14 @@ class ExampleGen(Component):
         digest = fingerprint_of(copies)
         versions = [a for a in past.of_span(block.span) if a.properties.get("version") == block.version]
         if versions and versions[-1].properties.get("fingerprint") != digest:
+            advice = "the pattern has no {VERSION}" if block.version is None else "write a new version"
             log.warning(
                 "version-rewritten",
                 extra={
                     "node": self.name,
                     "span": label,
                     "version": block.version,
-                    "reason": f"its files differ from those of {versions[-1].name}; write a new version",
+                    "reason": f"its files differ from those of {versions[-1].name}; {advice}",
                 },
             )
         return {

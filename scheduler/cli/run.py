@@ -133,8 +133,8 @@ def resume(
 ) -> None:
     """Resume a run that did not complete.
 
-    Keeps the nodes that succeeded and runs the rest, for the same span and with the same arguments, except those given
-    here.
+    Keeps the nodes that succeeded and runs the rest, for the same span and with the same `--param`s, except those given
+    here. Other arguments come from the settings and the file as they are now.
 
     Example: spanwise resume flights/42
     """

@@ -102,7 +102,7 @@ _ALL = (
     Action(
         name="resume",
         title="Resume a run",
-        does="Keeps the nodes that succeeded and runs the rest, for the same span and with the same arguments.",
+        does="Keeps the nodes that succeeded and runs the rest, for the same span and the arguments typed for it.",
         fields=(_RUN,),
         command=_about("resume", of="run"),
     ),

@@ -154,6 +154,20 @@ def test_a_rewritten_version_is_a_new_artifact_and_a_warning(field, caplog):
     assert properties(second)["version"] == properties(first)["version"] == 1
     (warning,) = [r for r in caplog.records if r.message == "version-rewritten"]
     assert warning.version == 1
+    assert warning.reason.endswith("; write a new version")
+
+
+def test_nobody_is_told_to_write_a_version_that_the_pattern_does_not_have(field, caplog):
+    """Rewriting is the only way to change such data."""
+    field.arrive("countries/a.csv", "x", "1")
+    field.ingest(pattern="countries/*.csv")
+    field.arrive("countries/a.csv", "x", "2")
+
+    with caplog.at_level(logging.WARNING, "spanwise.ingest"):
+        field.ingest(pattern="countries/*.csv")
+
+    (warning,) = [r for r in caplog.records if r.message == "version-rewritten"]
+    assert warning.reason.endswith("; the pattern has no {VERSION}")
 
 
 def test_files_written_anew_with_the_same_content_are_the_same(field, caplog):
