@@ -32,8 +32,9 @@ from ml_metadata import errors
 from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 
-from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
-from spanwise.orchestrator.mlmd import silence
+from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreUnavailable
+from spanwise.orchestrator.mlmd import postgresql, silence
+from spanwise.orchestrator.mlmd.failures import NOT_CONNECTED, format_detail, is_refusal, translate_error
 from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile
 
 Proto: TypeAlias = Any
@@ -44,9 +45,7 @@ T = TypeVar("T")
 MOST_RACES = 1000
 """How often another process may take the next name before this is an error."""
 
-_LONGEST_DETAIL = 200
 _MAKES_DATABASE = "Creating database"
-_NO_TLS = ("require", "verify-ca", "verify-full")
 
 _opening = threading.Lock()  # no other thread may open a file between the check and its use
 
@@ -69,11 +68,12 @@ class StoreConnection:
 
     def __init__(self, where: Location, *, deadline_s: float, migrate: bool = False) -> None:
         self._where = where
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._lock_file: int | None = None
         self._broken = False
+        self.reconnects = 0  #: how often it has connected anew: perhaps to another server
         _silence_ml_metadata()
         if isinstance(where, DatabaseServer):
             self._store = self._connect(migrate=migrate)
@@ -119,7 +119,7 @@ class StoreConnection:
             try:
                 return self._ask(method, arguments, options, writes=True)
             except errors.AlreadyExistsError as error:
-                raise NameTaken(_detail(error)) from error
+                raise NameTaken(format_detail(error)) from error
             except errors.NotFoundError as error:
                 raise translate_error(error, self._where) from error
 
@@ -161,13 +161,13 @@ class StoreConnection:
     def _ask(
         self, method: str, arguments: tuple[object, ...], options: dict[str, object], *, writes: bool = False
     ) -> Proto:
-        waiting_until = time.monotonic() + self._deadline_s
+        waiting_until = time.monotonic() + self.deadline_s
         while True:
             try:
                 return self._ask_once(method, arguments, options, writes=writes)
             except errors.AbortedError as error:  # locked, or the loser of a deadlock: rolled back, so safe to repeat
                 if time.monotonic() >= waiting_until:
-                    raise self._locked() from error
+                    raise self.locked_error() from error
                 _pause()
 
     def _ask_once(
@@ -183,8 +183,8 @@ class StoreConnection:
                 raise
             except _BROKEN as error:
                 self._broken = True
-                if isinstance(self._where, DatabaseServer) and writes:
-                    raise ConnectionLost(_detail(error)) from error
+                if isinstance(self._where, DatabaseServer) and writes and not is_refusal(error, self._where):
+                    raise ConnectionLost(format_detail(error)) from error
                 if not repeatable:
                     raise translate_error(error, self._where) from error
                 repeatable = False
@@ -192,7 +192,7 @@ class StoreConnection:
                 raise translate_error(error, self._where) from error
 
     def suspect(self) -> None:
-        """Says that the server was seen to be unreachable: the next question begins by connecting anew."""
+        """Says that another connection to the server was lost: the next question begins by connecting anew."""
         self._broken = True
 
     def make_ready(self) -> None:
@@ -209,6 +209,7 @@ class StoreConnection:
             # itself, as on a full disk, which would block all later writes.
             self._store = self._connect()
             self._broken = False
+            self.reconnects += 1
 
     def _check_owner(self) -> None:
         if os.getpid() != self._pid:
@@ -219,7 +220,7 @@ class StoreConnection:
 
     def _connect(self, *, migrate: bool = False) -> Proto:
         config = _config(self._where)
-        waiting_until = time.monotonic() + self._deadline_s
+        waiting_until = time.monotonic() + self.deadline_s
         while True:
             try:
                 with self._bounded():
@@ -230,8 +231,15 @@ class StoreConnection:
                     continue
                 # Processes that create a server's tables at the same moment conflict.
                 if not _is_transient(error) or time.monotonic() >= waiting_until:
-                    raise translate_error(error, self._where) from error
+                    raise translate_error(error, self._where, reason=self._find_reason(error)) from error
                 _pause()
+
+    def _find_reason(self, error: Exception) -> str:
+        """What the server says to a session that it does not let in, which ml_metadata leaves out."""
+        where = self._where
+        if isinstance(where, DatabaseServer) and where.kind == "postgresql" and NOT_CONNECTED in str(error):
+            return postgresql.find_refusal(where)
+        return ""
 
     def _bounded(self) -> contextlib.AbstractContextManager[None]:
         """Inside, connections to the server are given up when it is silent."""
@@ -258,13 +266,13 @@ class StoreConnection:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
     def _take(self, lock: int) -> None:
-        waiting_until = time.monotonic() + self._deadline_s
+        waiting_until = time.monotonic() + self.deadline_s
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() >= waiting_until:
-                    raise self._locked() from error
+                    raise self.locked_error() from error
                 _pause()
             else:
                 return
@@ -272,68 +280,17 @@ class StoreConnection:
     def _closed(self) -> StoreError:
         return StoreError(f"The metadata {self._where} was closed; open it again: open_store(…)")
 
-    def _locked(self) -> StoreUnavailable:
+    def locked_error(self) -> StoreUnavailable:
+        """The error of one who has waited for the locks of others for too long."""
         if isinstance(self._where, DatabaseServer):
             return StoreUnavailable(
-                f"The metadata {self._where} was locked by others for {self._deadline_s:g} s. "
+                f"The metadata {self._where} was locked by others for {self.deadline_s:g} s. "
                 "See what holds the locks: SHOW PROCESSLIST (MySQL), TABLE pg_stat_activity (PostgreSQL)"
             )
         return StoreUnavailable(
-            f"The metadata {self._where} was locked by another process for {self._deadline_s:g} s. "
+            f"The metadata {self._where} was locked by another process for {self.deadline_s:g} s. "
             f"See which: fuser -v {self._where.lock} {self._where.path}"
         )
-
-
-def translate_error(error: Exception, where: Location) -> StoreError:
-    """Translates an error of ml_metadata into one for users."""
-    text, detail = str(error), _detail(error)
-    if "is greater than library version" in text:
-        return StoreTooNew(
-            f"The metadata {where} was written by a newer ml-metadata ({detail}). "
-            "Install it here too: pip install --upgrade ml-metadata"
-        )
-    if "is older than library version" in text:
-        return StoreError(
-            f"The metadata {where} was written by an older ml-metadata ({detail}). "
-            "Make a copy of it, then bring it up to date: spanwise doctor --migrate"
-        )
-    if isinstance(error, errors.InvalidArgumentError | errors.NotFoundError | errors.FailedPreconditionError):
-        return StoreError(f"The metadata store {where} refused the request: {detail}. Diagnose it: spanwise doctor")
-    if isinstance(where, DatabaseServer):
-        if where.options.get("sslmode") in _NO_TLS and "connection pointer is NULL" in text:
-            return StoreUnavailable(
-                f"The metadata store {where} is unavailable with sslmode={where.options['sslmode']}. The client in "
-                "ml-metadata 1.17.1 cannot encrypt connections to PostgreSQL: make a tunnel, and name its end here as "
-                f"the host, without sslmode:  ssh -N -L 5432:localhost:{where.port} {where.host}"
-            )
-        return StoreUnavailable(
-            f"The metadata store {where} is unavailable: {detail}. "
-            f"Check that the server runs, and the user, password and database: nc -z {where.host} {where.port}"
-        )
-    return _file_error(text, detail, where)
-
-
-def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
-    folder = where.path.parent
-    if re.search("not a database|malformed|no such (table|column)", text):
-        return StoreCorrupt(
-            f"{where} is not a metadata database, or is damaged ({detail}). "
-            "Restore a backup. To start over, move it away with the artifacts that it records: "
-            f"mv {folder} {folder}.damaged"
-        )
-    if "disk is full" in text:
-        return StoreUnavailable(f"The disk of the metadata {where} is full. Free some space: df -h {folder}")
-    return StoreUnavailable(
-        f"The metadata store {where} is unavailable: {detail}. "
-        f"Check its file, its folder and their disk: ls -ld {where.path} {folder}; df -h {folder}"
-    )
-
-
-def _detail(error: Exception) -> str:
-    """The reason alone, without the SQL and the values that follow it in the message."""
-    text = re.sub(r"^Error when executing query: ", "", str(error)).split(" query:")[0]
-    line = " ".join(text.split()).rstrip(". ")
-    return line if len(line) <= _LONGEST_DETAIL else line[:_LONGEST_DETAIL] + "…"
 
 
 def _is_transient(error: Exception) -> bool:

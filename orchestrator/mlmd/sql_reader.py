@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import DatabaseServer
-from spanwise.orchestrator.mlmd.postgresql import NotReadable, QueryRefused, ReadSession
+from spanwise.orchestrator.mlmd.postgresql import NotReadable, QueryRefused, ReadSession, TableLocked
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
 
 R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow)
@@ -31,7 +31,7 @@ RETRY_S = 60.0
 
 _INPUT = 3  # the type of an event
 
-_logger = logging.getLogger(__name__)
+log = logging.getLogger("spanwise.metadata")
 
 # Several rows make one record, so the server makes JSON of them. A null value is one of a kind that we do not write.
 _VALUE = """CASE
@@ -67,7 +67,7 @@ _EXISTING = f"""SELECT to_json(c.name) FROM context c WHERE {_OF_TYPE}
     AND c.name = ANY(ARRAY(SELECT json_array_elements_text($1::json -> 1)))"""  # noqa: S608
 _IN_CONTEXT = "e.id = ANY(ARRAY(SELECT s.execution_id FROM association s WHERE s.context_id = ($1::json ->> 0)::int))"
 _NEWEST = """e.id = (SELECT max(s.execution_id) FROM association s WHERE s.context_id = ($1::json ->> 0)::int)"""
-_VERSION = "SELECT json_build_array(schema_version, $1::json) FROM mlmdenv"
+_VERSION = "SELECT json_build_array(schema_version, pg_is_in_recovery(), $1::json) FROM mlmdenv"
 
 
 class SqlReader:
@@ -89,7 +89,8 @@ class SqlReader:
         self._clock = clock
         self._process = os.getpid()
         self._not_before = -math.inf  # when a session may be opened
-        self._logged = ""  # why none was, as it was logged
+        self._connected = 0  # how often the connection had connected anew when the session was opened
+        self._logged: set[str] = set()  # why ml_metadata was asked instead
 
     def context(self, kind: str, name: str) -> ContextRow | None:
         found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE} AND c.name = $1::json ->> 1", [kind, name])
@@ -168,49 +169,57 @@ class SqlReader:
         return [row(*each) for each in found]
 
     def _ask(self, statement: str, parameter: Sequence[object]) -> list[Any] | None:
-        self._connection.make_ready()  # or the next write would have to, and fail if that breaks too
-        with self._turn:
-            for _ in range(2):  # a lost connection is opened once more
+        for _ in range(2):  # a lost connection is opened once more
+            self._connection.make_ready()  # or the next write would have to, and fail if that breaks too
+            with self._turn:
                 try:
-                    session = self._session or self._open()
+                    session = self._current()
                     return None if session is None else session.rows(statement, parameter)
-                except QueryRefused:
+                except TableLocked as error:  # for which ml_metadata would wait without an end, deaf to signals
+                    raise self._connection.locked_error() from error
+                except QueryRefused as refusal:
+                    self._log(refusal)
                     return None
                 except OSError:
-                    if self._session is None:
-                        break
                     self._drop()
-        self._connection.suspect()
+            self._connection.suspect()  # it may be another server that answers now, and both must ask the same
         return None
 
-    def _open(self) -> ReadSession | None:
+    def _current(self) -> ReadSession | None:
         """None if the database cannot be read by SQL, now or ever.
 
         Raises:
             OSError: it cannot be reached.
         """
-        if self._clock() < self._not_before:
-            return None
-        try:
-            self._session = self._begin()
-        except QueryRefused as refusal:
-            self._not_before = math.inf if isinstance(refusal, NotReadable) else self._clock() + RETRY_S
-            if str(refusal) != self._logged:
-                self._logged = str(refusal)
-                _logger.info("metadata not read by SQL", extra={"metadata": str(self._where), "why": self._logged})
-            return None
-        self._logged = ""
+        if self._connected != self._connection.reconnects:
+            self._drop()
+        if self._session is None and self._clock() >= self._not_before:
+            try:
+                self._session = self._begin()
+            except QueryRefused as refusal:
+                self._not_before = math.inf if isinstance(refusal, NotReadable) else self._clock() + RETRY_S
+                raise
+            self._connected = self._connection.reconnects
+            self._logged.clear()
         return self._session
 
     def _begin(self) -> ReadSession:
-        session = ReadSession(self._where)
+        session = ReadSession(self._where, lock_s=self._connection.deadline_s)
         with contextlib.ExitStack() as undo:
             undo.callback(session.close)
-            (version, _), *_ = session.rows(_VERSION, [])
+            (version, is_standby, _), *_ = session.rows(_VERSION, [])
             if version not in SCHEMA_VERSIONS:
                 raise NotReadable(f"The tables have version {version}.")
+            if is_standby:
+                raise QueryRefused("The server is a standby, which may be behind what was written.")
             undo.pop_all()
         return session
+
+    def _log(self, refusal: QueryRefused) -> None:
+        """Why reading is slower, once for each reason."""
+        if (reason := str(refusal)) not in self._logged:
+            self._logged.add(reason)
+            log.info("sql-reading-refused", extra={"metadata": str(self._where), "reason": reason})
 
     def _drop(self) -> None:
         session, self._session = self._session, None

@@ -126,14 +126,14 @@ def test_tables_of_an_unknown_version_are_read_by_ml_metadata(url, store, monkey
     """What the columns mean there, only ml-metadata knows; the log says why reading is slower."""
     run = store.begin_run(Run(pipeline="versions"))
     monkeypatch.setattr(sql_reader, "SCHEMA_VERSIONS", (9,))
-    caplog.set_level(logging.INFO, logger=sql_reader.__name__)
+    caplog.set_level(logging.INFO, logger=sql_reader.log.name)
 
     with contextlib.closing(open_store(url)) as other:
         found = other.run("versions", run.number)
 
     assert found.number == run.number
-    assert [(record.message, record.why) for record in caplog.records] == [
-        ("metadata not read by SQL", "The tables have version 10.")
+    assert [(record.message, record.reason) for record in caplog.records] == [
+        ("sql-reading-refused", "The tables have version 10.")
     ]
 
 

@@ -40,8 +40,8 @@ def store(url):
 @pytest.fixture
 def reasons(caplog):
     """Why the metadata was not read by SQL, as far as the log says."""
-    caplog.set_level(logging.INFO, logger=sql_reader.__name__)
-    return lambda: [record.why for record in caplog.records if record.name == sql_reader.__name__]
+    caplog.set_level(logging.INFO, logger=sql_reader.log.name)
+    return lambda: [record.reason for record in caplog.records if record.name == sql_reader.log.name]
 
 
 @pytest.fixture
