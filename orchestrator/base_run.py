@@ -184,19 +184,21 @@ class _Search:
     def _refuse(self, selection: Selection, found: _Candidate) -> str:
         """The message that a base run is out of date, with the command that runs what is, and the one that insists."""
         number, reasons = found.run.number, "; ".join(o.why for o in found.outdated)
+        if "\n" not in reasons:  # else it ends with a command, which is to be pasted
+            reasons += "."
         if self._request.trigger is Trigger.RESUME:
             last = self._pipeline.last_of(selection.run) if selection.dropped else ()
             again = self._command(self._pipeline.select(last=last))
             return (
                 f"Run {found.run.name} cannot be resumed, because something newer exists upstream of the rest of it: "
-                f"{reasons}.\n"
+                f"{reasons}\n"
                 f"Run its span again, which reuses what has not changed:  {again}"
                 f"{self._insist('Or resume it with what it has read', selection, found)}"
             )
         reads = ", ".join(n for n in self._pipeline.order if n in self._needed(selection))
         return (
             f"This part of {self._pipeline.name!r} would read {reads} of run {number}, but something newer exists "
-            f"upstream of that: {reasons}.\n"
+            f"upstream of that: {reasons}\n"
             f"Run what lies between as well:  {self._command(self._widen(selection, found))}"
             f"{self._insist(f'Or read run {number} all the same', selection, found)}"
         )

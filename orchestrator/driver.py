@@ -23,10 +23,10 @@ from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import recreate_command
-from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.run import Run, quote_pipeline
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
-from spanwise.orchestrator.span_resolver import SpanResolver
+from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, find_standing, judges_of
 
@@ -132,7 +132,8 @@ def history_of(
     """What was published on a channel, as far as this run may see it and the gates of `scope` accept it."""
     scope = scope or Scope(channel.node, channel.key)
     address = Address(run.pipeline, scope.node, scope.key)
-    return History(store, address, channel.kind, run, tuple(mine), scope.sources, find_calendar(channel))
+    origins = tuple(Address(run.pipeline, *origin) for origin in scope.origins)
+    return History(store, address, channel.kind, run, tuple(mine), scope.sources, find_calendar(channel), origins)
 
 
 def histories_of(
@@ -159,7 +160,11 @@ def check_given(node: Resolver, window: SpanResolver, history: History) -> None:
                 f"{node.name} would leave out span {wanted.label}, but {source} gave {own.name} in this run: "
                 f"{wanted.withheld}."
             )
-        if chosen is None or last is None or chosen.id == last.id:
+        if chosen is None:
+            continue
+        if (replaced := history.replaced_origin(chosen)) is not None:
+            raise ResolutionError(_describe_replaced(node, history, wanted, chosen, *replaced))
+        if last is None or chosen.id == last.id:
             continue
         raise ResolutionError(
             f"{node.name} would read {chosen.name} ({_version_text(chosen)}) of span {wanted.label}, but {source} gave "
@@ -168,6 +173,18 @@ def check_given(node: Resolver, window: SpanResolver, history: History) -> None:
             f"input begin anew, give the node {source} another name, so that its history begins anew. "
             f"If {chosen.name} is right, restore its data and run span {wanted.label} again."
         )
+
+
+def _describe_replaced(
+    node: Resolver, history: History, wanted: WantedSpan, chosen: Artifact, origin: Artifact, newest: Artifact
+) -> str:
+    last = history.gated[-1].gates[-1] if history.gated else history.address.node
+    giver = newest.name.split("/")[1]
+    return (
+        f"{node.name} would read {chosen.name} of span {wanted.label}, which was made from {origin.name} "
+        f"({_version_text(origin)}), but {giver} gave {newest.name} ({_version_text(newest)}) since.\n"
+        f"Make it from that:  spanwise run {quote_pipeline(history.run)} --span {wanted.label} --to {last}"
+    )
 
 
 def _version_text(artifact: Artifact) -> str:

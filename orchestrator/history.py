@@ -48,6 +48,7 @@ class History:
     mine: tuple[Artifact, ...] = ()
     gated: tuple[GatedSource, ...] = ()  #: what the artifacts are, or derive from, as far as gates judge it
     calendar: Calendar | None = None  #: how the spans of the channel are counted now; None when it is not known
+    origins: tuple[Address, ...] = ()  #: what the artifacts derive from span by span, as far as no gate judges it
 
     @property
     def as_of(self) -> datetime | None:
@@ -97,6 +98,22 @@ class History:
     def objection(self, artifact: Artifact) -> Withheld | None:
         """Why an artifact of a span does not count; None when it does."""
         return next((w for source in self.gated if (w := self._object(source, artifact)) is not None), None)
+
+    def replaced_origin(self, artifact: Artifact) -> tuple[Artifact, Artifact] | None:
+        """What an artifact was made from that other data of the same span has replaced since, and the newest of it.
+
+        The same data published again replaces nothing. What was made from other spans of a channel alone is not
+        considered, such as the features of a day that are joined with prices of the day before.
+        """
+        for address in self.origins:
+            found = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
+            visible = [a for a in found if self._is_visible(a)]
+            if len({_identity(a) for a in visible}) > 1:
+                made_from = self._made_from(artifact)
+                used = [a for a in visible if a.id in made_from]
+                if used and _identity(visible[-1]) not in {_identity(a) for a in used}:
+                    return used[-1], visible[-1]
+        return None
 
     def newest(self) -> Iterator[Artifact]:
         """Artifacts without a span, the one that was published or reused last first, except those of this run."""
@@ -199,6 +216,10 @@ def version_of(artifact: Artifact) -> Version:
     """The version of the data; None if its span has no versions."""
     version = artifact.properties.get("version")
     return version if isinstance(version, int) else None
+
+
+def _identity(artifact: Artifact) -> tuple[Version, str]:
+    return version_of(artifact), artifact.content
 
 
 def version_key(artifact: Artifact) -> int:

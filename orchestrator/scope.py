@@ -23,3 +23,4 @@ class Scope:
     node: str  #: that made the artifacts; a gate made none
     key: str
     sources: tuple[GatedSource, ...] = ()  #: what they derive from, or are, as far as gates judge it
+    origins: tuple[tuple[str, str], ...] = ()  #: node and key of what they derive from, as far as no gate judges it

@@ -49,7 +49,7 @@ def _find_scope(
     if not has_spans(source.kind):
         return Scope(*own)
     judges = _judges(nodes, order)
-    sources = []
+    sources, ungated = [], []
     for origin in _origins(source, resolver.name, frozenset(), nodes):
         gates = judges.get((origin.node, origin.key), [])
         around = [gate for gate in gates if gate not in origin.passed]
@@ -59,7 +59,9 @@ def _find_scope(
         if gates:
             pending = frozenset(gate for gate in around if resolver.name in ancestors(gate))
             sources.append(GatedSource(origin.node, origin.key, tuple(gates), pending, alone=len(judges) == 1))
-    return Scope(*own, tuple(sources))
+        elif (origin.node, origin.key) != own:
+            ungated.append((origin.node, origin.key))
+    return Scope(*own, tuple(sources), tuple(ungated))
 
 
 def find_judged(nodes: Mapping[str, Node], order: Iterable[str]) -> tuple[GatedSource, ...]:

@@ -14,7 +14,7 @@ from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import check_given, history_of
 from spanwise.orchestrator.errors import ResolutionError
-from spanwise.orchestrator.history import History, Withheld, version_key, version_of
+from spanwise.orchestrator.history import History, Withheld, span_of, version_key, version_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver, WantedSpan, WindowChecker
@@ -138,6 +138,10 @@ class _PlannedHistory(History):
         properties = {"span": span} if version is None else {"span": span, "version": version}
         planned = self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=properties)
         return sorted([*versions_of_span, planned], key=version_key)
+
+    def replaced_origin(self, artifact: Artifact) -> tuple[Artifact, Artifact] | None:
+        """Of a planned span nothing: its run makes it anew."""
+        return None if span_of(artifact) in self.planned else super().replaced_origin(artifact)
 
     def last_given(self, span: int) -> Artifact | None:
         """Of a planned span, what its run will give."""

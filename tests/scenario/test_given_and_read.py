@@ -1,5 +1,6 @@
 """A window reads what its own run's source has given, or the run fails: versions that go down, and other calendars."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -146,6 +147,54 @@ def test_a_part_that_begins_at_the_window_is_not_held_to_its_base_run(trial):
     part = RunRequest(selection=whole.select(first=["Window"]), base=1, force_base=True)
 
     assert learned(trial.run(whole, part)) == "3v2"
+
+
+# --- what a span was made from
+
+
+def ingested(trial, *, version, span=3, since=3):
+    """Only the source has run: the node between it and the window failed, or was not asked for."""
+    whole = pipeline(version=version, since=since)
+    return trial.run(whole, RunRequest(selection=whole.select(last=["Ingest"]), span=span))
+
+
+def test_a_correction_that_has_not_come_through_to_the_window_is_not_left_out_in_silence(trial):
+    """The window's own source gave v1 last, but what that was made from is at v2: the message says how to go on."""
+    trial.run(pipeline(since=3), span=3)
+    ingested(trial, version=2)
+    after = trial.run(pipeline(version=1, since=3), span=4)
+
+    error = after["Window"].error
+    assert after.outcome.failed == ("Window",)
+    assert "Window would read p/Clean/clean/3/1 of span 3, which was made from p/Ingest/examples/3/1 (v1)" in error
+    assert "but Ingest gave p/Ingest/examples/3/2 (v2) since" in error
+    assert "--span 3 --to Clean" in error
+
+    trial.run(pipeline(version=2, since=3), span=3)
+    assert learned(trial.run(pipeline(version=1, since=3), span=4)) == "3v2 4v1"
+
+
+def test_a_part_does_not_go_round_a_correction_that_has_not_come_through(trial):
+    """Neither one that chooses anew, nor one after the window."""
+    whole = pipeline(since=3)
+    trial.run(whole, span=3)
+    ingested(trial, version=2)
+
+    assert trial.run(whole, RunRequest(selection=whole.select(first=["Window"]))).outcome.failed == ("Window",)
+    said = r"Window would fail now: .* was made from p/Ingest/examples/3/1 \(v1\)(.|\n)* --span 3 --to Clean\n"
+    with pytest.raises(UsageError, match=said):
+        trial.run(whole, RunRequest(selection=whole.select(first=["Learn"])))
+
+
+def test_the_same_data_ingested_once_more_is_no_correction(trial):
+    """As after its files were collected: what was made from the first publication is up to date."""
+    whole = pipeline(since=3)
+    first = trial.run(whole, span=3)
+    shutil.rmtree(first["Ingest"].outputs["examples"][0].path)
+    again = ingested(trial, version=1)
+
+    assert again["Ingest"].outputs["examples"][0].name == "p/Ingest/examples/3/2"
+    assert learned(trial.run(whole, span=4)) == "3v1 4v1"
 
 
 # --- calendars
