@@ -61,6 +61,12 @@ def pytest_make_parametrize_id(val):
     return "bytes" if isinstance(val, bytes) and len(val) > 20 else None
 
 
+def pytest_configure(config):
+    """Worker processes share the servers of warm commands of the process that starts them."""
+    if not hasattr(config, "workerinput"):
+        warm.begin_session()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Gives tests that share what one of their module makes to one worker process, or each worker would make it.

@@ -1,16 +1,17 @@
 """Warm commands: `spanwise` in a process of its own, forked from one that has imported what commands and nodes need.
 
 Imports are most of what a short command costs, and a run imports Beam and scikit-learn for its nodes besides. But a
-fork copies the tables of what was imported, which costs five times as much with these, so there are two servers: one
-for pipelines of components that read data, and one for all others. A warm command has its own process, arguments,
-folder, environment and streams, and ends as it ends. It passes on the signals that it is sent, and dies when it is
-killed; but the process that works has another id and another parent. Tests that look at ids, parents or what is
+fork copies the tables of what was imported, which costs five times as much with these, so a test session has two
+servers: one for pipelines of components that read data, and one for all others. A warm command has its own process,
+arguments, folder, environment and streams, and ends as it ends. It passes on the signals that it is sent, and dies when
+it is killed; but the process that works has another id and another parent. Tests that look at ids, parents or what is
 imported start a cold one.
 """
 
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -20,6 +21,7 @@ import pkgutil
 import re
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -34,6 +36,7 @@ from pathlib import Path
 
 CLIENT = Path(__file__).with_name("warm_client.py")
 WORDS, ENDED = "\0", "\x01"  # as the client separates them
+SESSION, LIFE = "SPANWISE_TEST_WARM", "life"
 
 HEAVY = (
     "apache_beam",
@@ -54,21 +57,40 @@ HEAVY = (
 SCHEDULING = ("ml_metadata", "spanwise.orchestrator", "spanwise.resolvers", "spanwise.scheduler")
 
 
+def begin_session():
+    """Makes the place where the processes of a test session find their servers; its end is theirs, however it comes."""
+    folder = Path(tempfile.mkdtemp(prefix="spanwise-warm-"))
+    os.mkfifo(folder / LIFE)
+    os.open(folder / LIFE, os.O_RDWR)  # what reads it sees its end when this process ends
+    os.environ[SESSION] = str(folder)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 @functools.cache
 def command(*, reads_data=False):
-    """The words that begin a warm `spanwise`; starts the server of this test process when they are first needed."""
-    folder = Path(tempfile.mkdtemp(prefix="spanwise-warm-"))
-    place = str(folder / "socket")  # short: the name of a socket has at most 107 characters
+    """The words that begin a warm `spanwise`; the first process of the session that needs the server starts it."""
+    folder = Path(os.environ[SESSION])
+    place = folder / ("data" if reads_data else "light")  # short: the name of a socket has at most 107 characters
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            _start_server(place, folder / LIFE, HEAVY if reads_data else ())
+    return _client(str(place))
+
+
+def _start_server(place, life, libraries):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPANWISE_", "PYTEST_"))}
-    server = subprocess.Popen(
-        [sys.executable, "-P", __file__, place, *(HEAVY if reads_data else ())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**clean, "PYTHONPATH": "", "OPENBLAS_NUM_THREADS": "1"},  # a fork has none of its threads
-    )
-    atexit.register(_end, server)
-    assert server.stdout.readline() == b"ready\n", "the server of warm commands could not be started"
-    return _client(place)
+    with life.open() as alive:
+        server = subprocess.Popen(
+            [sys.executable, "-P", __file__, place, *libraries],
+            stdin=alive,
+            stdout=subprocess.PIPE,
+            env={**clean, "PYTHONPATH": "", "OPENBLAS_NUM_THREADS": "1"},  # a fork has none of its threads
+            start_new_session=True,
+        )
+    with server.stdout:
+        assert server.stdout.readline() == b"ready\n", "the server of warm commands could not be started"
+    server.returncode = 0  # it outlives this process, which is not to say so
 
 
 def _client(place):
@@ -81,14 +103,8 @@ def ask_warm(words, patch=setattr):
     patch(module, "command", lambda name: [*words, "-m", name])
 
 
-def _end(server):
-    server.stdin.close()  # it ends what it runs, and itself
-    server.stdout.close()
-    server.wait()
-
-
 class Server:
-    """Forks a process for each request, and tells how it ended; ends with the test process that started it."""
+    """Forks a process for each request, and tells how it ended; ends with the test session."""
 
     def __init__(self, place):
         self.command = _client(place)
@@ -110,7 +126,7 @@ class Server:
     def serve(self):
         while True:
             for key, _ in self.selector.select():
-                if key.fileobj == 0:
+                if key.fileobj == 0:  # nobody writes there, so it can be read when all have closed it
                     return self.end()
                 if key.fileobj is self.listener:
                     self.accept(self.listener.accept()[0])
@@ -154,12 +170,8 @@ class Server:
                 line.close()
 
     def end(self):
-        """Ends what runs, and removes the socket and its folder: a worker of xdist ends without asking anybody to."""
         for pid in self.running:
             os.kill(pid, signal.SIGKILL)
-        place = Path(self.listener.getsockname())
-        place.unlink()
-        place.parent.rmdir()
 
     def become(self, folder, variables, words, streams):
         """The life of the process that was forked: what `python -P -m spanwise WORD…` does there."""

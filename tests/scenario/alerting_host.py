@@ -3,10 +3,11 @@
     put KIND SUBJECT [CAUSE]   `record` instead: only where every host sees it
     deliver
 
-Each line is answered by one, a report. Its clock is so many seconds ahead. It counts itself as a machine of its own.
+It says the id of its process first. Each line is answered by one, a report. Its clock is so many seconds ahead. It counts itself as a machine of its own.
 """
 
 import json
+import os
 import shlex
 import sys
 from dataclasses import asdict
@@ -24,7 +25,7 @@ def main(place: str, url: str, name: str, ahead_s: str, lease_s: str) -> None:
     outbox_bucket.LEASE_S = float(lease_s)
     outbox_bucket.AWAY_S = 0.0
     routes = read_routes(AlertSettings(urls=(url,)))
-    say("ready")
+    say(str(os.getpid()))
     for line in sys.stdin:
         command, *words = shlex.split(line)
         now = datetime.now(UTC) + timedelta(seconds=float(ahead_s))

@@ -20,6 +20,7 @@ from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Alert
 from spanwise.scheduler.alerts.channel import read_routes
 from spanwise.scheduler.project.settings import AlertSettings, root_folder
+from tests import warm
 from tests.contract.faulty_proxy import Fault, FaultyProxy
 from tests.contract.object_storage import SERVERS, serve
 from tests.scenario.processes import kill
@@ -33,7 +34,7 @@ SOON_S = 120.0
 
 
 class Host:
-    """A process with a folder for copies of its own."""
+    """A process with a folder for copies of its own; forked warm, so signals go to the process that works."""
 
     def __init__(self, folder, place, url, *, ahead_s=0.0, lease_s=2.0):
         self.name = f"host{len(list(folder.glob('host*')))}"
@@ -41,13 +42,13 @@ class Host:
         self.cache.mkdir()
         words = [str(place), url, self.name, str(ahead_s), str(lease_s)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.scenario.alerting_host", *words],
+            [*warm.command(), "-m", "tests.scenario.alerting_host", *words],
             env={**os.environ, "XDG_CACHE_HOME": str(self.cache), "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stdout.readline() == "ready\n"
+        self.pid = int(self.process.stdout.readline())
 
     def ask(self, *words):
         self.process.stdin.write(f"{shlex.join(words)}\n")
@@ -72,14 +73,15 @@ class Host:
         return report
 
     def die(self):
-        self.process.kill()
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
         self.process.wait()
 
     def pause(self):
-        self.process.send_signal(signal.SIGSTOP)
+        os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self):
-        self.process.send_signal(signal.SIGCONT)
+        os.kill(self.pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
