@@ -61,10 +61,9 @@ def pytest_make_parametrize_id(val):
     return "bytes" if isinstance(val, bytes) and len(val) > 20 else None
 
 
-def pytest_configure(config):
-    """Worker processes share the servers of warm commands of the process that starts them."""
-    if not hasattr(config, "workerinput"):
-        warm.begin_session()
+def pytest_configure():
+    """Worker processes share the servers of warm commands with the process that starts them."""
+    warm.session()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -57,19 +57,26 @@ HEAVY = (
 SCHEDULING = ("ml_metadata", "spanwise.orchestrator", "spanwise.resolvers", "spanwise.scheduler")
 
 
-def begin_session():
-    """Makes the place where the processes of a test session find their servers; its end is theirs, however it comes."""
+@functools.cache
+def session():
+    """The folder in which the processes of a test session find their servers, which end when the session does.
+
+    The process that starts the others is the first to ask.
+    """
+    if SESSION in os.environ:
+        return Path(os.environ[SESSION])
     folder = Path(tempfile.mkdtemp(prefix="spanwise-warm-"))
     os.mkfifo(folder / LIFE)
     os.open(folder / LIFE, os.O_RDWR)  # what reads it sees its end when this process ends
     os.environ[SESSION] = str(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @functools.cache
 def command(*, reads_data=False):
     """The words that begin a warm `spanwise`; the first process of the session that needs the server starts it."""
-    folder = Path(os.environ[SESSION])
+    folder = session()
     place = folder / ("data" if reads_data else "light")  # short: the name of a socket has at most 107 characters
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
