@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, Version
-from spanwise.orchestrator.renewal import current_of_span, current_without_span
+from spanwise.orchestrator.renewal import current_of_span, current_of_spans, current_without_span
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.serving import Push, pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import Verdict, find_standing, is_given
+from spanwise.orchestrator.verdict import Standing, Verdict, find_standing, find_standings, is_given
+
+_MOST_AHEAD = 64  # spans that are read ahead at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,8 @@ class History:
     has published, so that "the latest model" never means the model that this run has just trained (law 8). Where gates
     judge the spans, those count whose newest version is accepted (law 13); an older version never takes its place.
     Artifacts that record another calendar do not exist: an hour and a day of the same number are different spans.
+
+    It reads what was published for a span, and what gates said of it, once: one decision is made from one state.
     """
 
     store: Store
@@ -69,18 +75,27 @@ class History:
 
     def published_spans(self, *, below: int | None = None) -> Iterator[int]:
         """All spans with visible artifacts, whether they count or not, highest first."""
-        return (s for s in self.store.spans(self.address, below=below) if self.published(s))
+        there = self._spans if below is None else self._read_spans(self.store.spans(self.address, below=below))
+        return (s for s in there if self.published(s))
 
     def published(self, span: int) -> list[Artifact]:
         """All artifacts of a span, whether it counts or not; the one that a window would read is the last."""
-        found = versions_of(self.store, self.address, span, self.calendar, as_of=self.as_of)
+        found = _by_version(self._current(span), self.calendar)
         return [a.as_kind(self.kind) for a in found if self._is_visible(a)]
 
     def last_given(self, span: int) -> Artifact | None:
         """The artifact of a span, of any version, that was published or reused last."""
-        found = current_of_span(self.store, self.address, span, as_of=self.as_of)
-        counted = (a for a in reversed(found) if _is_counted_by(self.calendar, a) and self._is_visible(a))
+        counted = (a for a in reversed(self._current(span)) if _is_counted_by(self.calendar, a) and self._is_visible(a))
         return next(counted, None)
+
+    def read_ahead(self, spans: Iterable[int]) -> None:
+        """Reads what was published for spans that will be asked about, in a few questions for all of them."""
+        unread = [span for span in spans if span not in self._known]
+        if not unread:
+            return
+        self._known.update(current_of_spans(self.store, self.address, unread, as_of=self.as_of))
+        if any(self._origin(source) == self.address for source in self.gated):
+            self._judge_ahead([newest for span in unread for newest in self.published(span)[-1:]])
 
     def other_calendar(self) -> Calendar | None:
         """The calendar of the highest span that was published here, where it is another one than now."""
@@ -153,6 +168,44 @@ class History:
         """The artifacts with a permanent mark (`pushed`), the newest publication first."""
         return (a for a in self._by_publication() if self._has_mark(mark, a))
 
+    @cached_property
+    def _known(self) -> dict[int, list[Artifact]]:
+        """What was published for the spans that were read, the one that was published or reused last at the end."""
+        return {}
+
+    @cached_property
+    def _spans(self) -> Iterable[int]:
+        """All published spans, highest first, read no further than necessary."""
+        return _Replayable(self._read_spans(self.store.spans(self.address)))
+
+    @cached_property
+    def _standings(self) -> dict[str, Standing]:
+        """What gates and people said of the artifacts that were read, by name."""
+        return {}
+
+    def _judge_ahead(self, artifacts: Sequence[Artifact]) -> None:
+        self._standings.update(find_standings(self.store, "accepted", artifacts, as_of=self.as_of))
+
+    def _standing(self, artifact: Artifact) -> Standing:
+        if artifact.name not in self._standings:
+            self._judge_ahead([artifact])
+        return self._standings[artifact.name]
+
+    def _origin(self, source: GatedSource) -> Address:
+        return Address(self.address.pipeline, source.node, source.key)
+
+    def _current(self, span: int) -> Sequence[Artifact]:
+        self.read_ahead([span])
+        return self._known[span]
+
+    def _read_spans(self, spans: Iterator[int]) -> Iterator[int]:
+        """Yields spans, reading ever more of them ahead: the highest is often all that is asked for."""
+        size = 1
+        while ahead := list(itertools.islice(spans, size)):
+            self.read_ahead(ahead)
+            yield from ahead
+            size = min(2 * size, _MOST_AHEAD)
+
     def _by_publication(self) -> Iterator[Artifact]:
         mine = {a.id for a in self.mine}
         found = (a for a in self.store.newest(self.address) if self._is_visible(a) and a.id not in mine)
@@ -163,7 +216,7 @@ class History:
         mine = artifact.id in {a.id for a in self.mine}
         gates = tuple(g for g in source.gates if not (mine and g in source.pending))
         judged, named = artifact, "" if source.alone else source.node
-        address = Address(self.address.pipeline, source.node, source.key)
+        address = self._origin(source)
         if address != self.address:
             if not gates:
                 return None
@@ -172,7 +225,7 @@ class History:
             if newest is None or newest.id not in self._made_from(artifact):
                 return Withheld(artifact=newest or artifact, gates=source.gates, named=named)
             judged = newest
-        standing = find_standing(self.store, "accepted", judged, as_of=self.as_of)
+        standing = self._standing(judged)
         refusal = standing.refusal(gates)
         if refusal is None and (not gates or standing.holds(gates)):
             return None
@@ -235,7 +288,10 @@ def versions_of(
 
     The last of them is the one that windows read, and that supersedes the others.
     """
-    found = current_of_span(store, address, span, as_of=as_of)
+    return _by_version(current_of_span(store, address, span, as_of=as_of), calendar)
+
+
+def _by_version(found: Iterable[Artifact], calendar: Calendar | None) -> list[Artifact]:
     return sorted((a for a in found if _is_counted_by(calendar, a)), key=version_key)
 
 
@@ -243,3 +299,20 @@ def _is_counted_by(calendar: Calendar | None, artifact: Artifact) -> bool:
     """Whether the span of an artifact is of this calendar, or nothing says that it is not."""
     recorded = artifact.properties.get("calendar")
     return calendar is None or recorded is None or recorded == calendar.value
+
+
+class _Replayable(Iterable[int]):
+    """An iterator that can be iterated again; it is read no further than necessary."""
+
+    def __init__(self, source: Iterator[int]) -> None:
+        self._source = source
+        self._read: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        for place in itertools.count():
+            if place == len(self._read):
+                item = next(self._source, None)
+                if item is None:
+                    return
+                self._read.append(item)
+            yield self._read[place]

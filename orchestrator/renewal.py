@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from spanwise.orchestrator.artifact import Artifact
@@ -49,10 +49,18 @@ def current_without_span(store: Store, address: Address, *, as_of: datetime | No
 
 def current_of_span(store: Store, address: Address, span: int, *, as_of: datetime | None = None) -> list[Artifact]:
     """The artifacts of a span, of any version, the one that was published or reused last at the end."""
-    published = store.of_span(address, span)
-    if len(published) < 2:  # noqa: PLR2004  one alone is current
-        return published
-    return [*current_first(store, f"{address}/{span}", reversed(published), as_of=as_of)][::-1]
+    return current_of_spans(store, address, [span], as_of=as_of)[span]
+
+
+def current_of_spans(
+    store: Store, address: Address, spans: Collection[int], *, as_of: datetime | None = None
+) -> dict[int, list[Artifact]]:
+    """The same of each of many spans."""
+    found = store.of_spans(address, spans)
+    for span, published in found.items():
+        if len(published) > 1:  # one alone is current
+            found[span] = [*current_first(store, f"{address}/{span}", reversed(published), as_of=as_of)][::-1]
+    return found
 
 
 def renewals_of(store: Store, reused: Iterable[Artifact]) -> list[Claim]:

@@ -226,6 +226,9 @@ class Store(Protocol):
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         """All artifacts of this span at the address, of any version, oldest first."""
 
+    def of_spans(self, address: Address, spans: Collection[int]) -> dict[int, list[Artifact]]:
+        """The same of each of many spans, in a few queries; empty for a span that was never published."""
+
     def span_summaries(self, address: Address, *, below: int | None = None) -> Iterator[SpanSummary]:
         """Yields what was published for each span at the address, highest span first, lower than `below`.
 
@@ -441,6 +444,9 @@ class MemoryStore:
 
     def of_span(self, address: Address, span: int) -> list[Artifact]:
         return [self._artifacts[name] for name in self._at.get(f"{address}/{span}", [])]
+
+    def of_spans(self, address: Address, spans: Collection[int]) -> dict[int, list[Artifact]]:
+        return {span: self.of_span(address, span) for span in spans}
 
     def span_summaries(self, address: Address, *, below: int | None = None) -> Iterator[SpanSummary]:
         for span in self.spans(address, below=below):

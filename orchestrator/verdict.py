@@ -7,6 +7,7 @@ all judges, until a person takes it back (docs/decisions/0070-verdicts.md).
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from spanwise.orchestrator.artifact import Artifact, Judgement, Mark
 from spanwise.orchestrator.claim_record import facts_of, record_of
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, find_last
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 T = TypeVar("T")
 
@@ -78,17 +79,45 @@ class Standing:
         return next((v for j in asked if (v := self.by_judge.get(j)) is not None and not v.given), None)
 
 
+def read_logs(
+    store: Store, mark: Mark, artifacts: Iterable[str], *, as_of: datetime | None = None
+) -> dict[str, list[Verdict]]:
+    """All verdicts on each of these artifacts that were recorded by `as_of`, oldest first; a few questions for all."""
+    logs: dict[str, list[Verdict]] = {artifact: [] for artifact in artifacts}
+    left, first, size = list(logs), 1, 2  # most have one verdict or none
+    while left:
+        names = {artifact: [f"{artifact}#{n}" for n in range(first, first + size)] for artifact in left}
+        claims = store.find_claims(mark, [*itertools.chain(*names.values())])
+        for artifact in left:
+            logs[artifact] += [record_of(Verdict, claims[name]) for name in names[artifact] if name in claims]
+        left = [artifact for artifact in left if names[artifact][-1] in claims]  # numbered without gaps
+        first, size = first + size, 2 * size
+    if as_of is None:
+        return logs
+    return {a: [v for v in found if v.created is not None and v.created <= as_of] for a, found in logs.items()}
+
+
 def read_verdicts(store: Store, mark: Mark, artifact: str, *, as_of: datetime | None = None) -> list[Verdict]:
     """All verdicts on the artifact of this name that were recorded by `as_of`, oldest first."""
-    claims = _Log(store, mark, artifact)
-    found = (record_of(Verdict, claims.at(n)) for n in range(1, claims.last() + 1))
-    return [v for v in found if as_of is None or (v.created is not None and v.created <= as_of)]
+    return read_logs(store, mark, [artifact], as_of=as_of)[artifact]
+
+
+def find_standings(
+    store: Store, mark: Mark, artifacts: Iterable[Artifact], *, as_of: datetime | None = None
+) -> dict[str, Standing]:
+    """What the verdicts on each of these artifacts amount to, by its name, as of a moment or now."""
+    logs = read_logs(store, mark, [artifact.name for artifact in artifacts], as_of=as_of)
+    return {artifact: _weigh(verdicts) for artifact, verdicts in logs.items()}
 
 
 def find_standing(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> Standing:
     """What the verdicts on an artifact amount to, as of a moment or now."""
+    return find_standings(store, mark, [artifact], as_of=as_of)[artifact.name]
+
+
+def _weigh(verdicts: Iterable[Verdict]) -> Standing:
     by_judge: dict[str, Verdict] = {}
-    for verdict in read_verdicts(store, mark, artifact.name, as_of=as_of):
+    for verdict in verdicts:
         if verdict.personal:
             by_judge = {"": verdict}
         elif "" not in by_judge:  # a judge decided while a person did: the person's holds
@@ -148,27 +177,6 @@ def verdict_of(judgement: Judgement, *, judge: str, run: str) -> Verdict:
     )
 
 
-class _Log:
-    """The verdicts of one mark on one artifact, each read once."""
-
-    def __init__(self, store: Store, mark: Mark, artifact: str) -> None:
-        self._find: Callable[[int], Claim | None] = lambda n: store.find_claim(mark, f"{artifact}#{n}")
-        self._read: dict[int, Claim] = {}
-
-    def last(self) -> int:
-        return find_last(lambda n: self._look(n) is not None)
-
-    def at(self, number: int) -> Claim:
-        claim = self._look(number)
-        assert claim is not None, "places are claimed in order, and none is ever removed"
-        return claim
-
-    def _look(self, number: int) -> Claim | None:
-        if number not in self._read and (claim := self._find(number)) is not None:
-            self._read[number] = claim
-        return self._read.get(number)
-
-
 def _changes(store: Store, verdict: Verdict) -> bool:
     """Whether recording it says anything new. What a person says is always recorded."""
     if verdict.personal:
@@ -187,6 +195,6 @@ def _claim_places(store: Store, verdicts: Sequence[Verdict]) -> list[Claim]:
     for verdict in verdicts:
         log = (verdict.mark, verdict.artifact)
         before[log] += 1
-        place = _Log(store, *log).last() + before[log]
+        place = len(read_verdicts(store, *log)) + before[log]
         claims.append(Claim(verdict.mark, f"{verdict.artifact}#{place}", facts_of(verdict, without=("created",))))
     return claims

@@ -122,7 +122,7 @@ class RollingWindow(Resolver):
         if not wanted:
             raise WindowIncomplete(self._before_history(end))
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
-        found = tuple(describe_span(history, self.calendar, span) for span in wanted if span not in exclusion)
+        found = describe_spans(history, self.calendar, [span for span in wanted if span not in exclusion])
         if not found:
             raise WindowIncomplete(
                 f"{self.name} has nothing to choose from: all spans from {self.calendar.label(wanted[0])} to "
@@ -135,7 +135,7 @@ class RollingWindow(Resolver):
         end = self._end(history, at)
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
         left_out = [] if end is None else [span for span in self._wanted(end) if span in exclusion]
-        return tuple(describe_span(history, self.calendar, span) for span in left_out)
+        return describe_spans(history, self.calendar, left_out)
 
     def explain_awaited(self, history: History) -> tuple[WindowSpan, ...]:
         """The spans after its first one that a later window may read: newer than its end, or between its steps."""
@@ -148,7 +148,7 @@ class RollingWindow(Resolver):
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
         there = list(itertools.takewhile(lambda span: span >= first, history.published_spans()))
         awaited = [span for span in reversed(there) if span not in wanted and span not in exclusion]
-        return tuple(describe_span(history, self.calendar, span) for span in awaited)
+        return describe_spans(history, self.calendar, awaited)
 
     def _end(self, history: History, at: int | None) -> int | None:
         if at is not None or self.at is not None:
@@ -282,20 +282,20 @@ class LatestSpans(Resolver):
                 f"{self.name} has nothing to choose from: the latest {len(there)} spans are excluded "
                 f"({', '.join(exclusion.labels())})."
             )
-        return tuple(describe_span(history, self.calendar, span) for span in reversed(found))
+        return describe_spans(history, self.calendar, found[::-1])
 
     def explain_excluded(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:
         """The spans that it would read, oldest first, if they were not left out by name."""
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
         left_out = [span for span in reversed(self._highest(history, at)) if span in exclusion]
-        return tuple(describe_span(history, self.calendar, span) for span in left_out)
+        return describe_spans(history, self.calendar, left_out)
 
     def explain_awaited(self, history: History) -> tuple[WindowSpan, ...]:
         """The highest spans, which it skips until newer ones have come."""
         exclusion = self.exclude.of_run(self.name, history.run.exclude)
         skipped = list(itertools.islice(self._since(history, None), self.skip))
         awaited = [span for span in reversed(skipped) if span not in exclusion]
-        return tuple(describe_span(history, self.calendar, span) for span in awaited)
+        return describe_spans(history, self.calendar, awaited)
 
     def _highest(self, history: History, at: int | None) -> list[int]:
         first = self.skip if at is None else 0
@@ -304,6 +304,12 @@ class LatestSpans(Resolver):
     def _since(self, history: History, at: int | None) -> Iterator[int]:
         there = history.spans(below=None if at is None else at + 1)
         return itertools.takewhile(lambda span: self.since is None or span >= self.since, there)
+
+
+def describe_spans(history: History, calendar: Calendar, spans: Sequence[int]) -> tuple[WindowSpan, ...]:
+    """What was published for each of these spans, as `describe_span` says it."""
+    history.read_ahead(spans)
+    return tuple(describe_span(history, calendar, span) for span in spans)
 
 
 def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan:

@@ -257,14 +257,20 @@ class MlmdStore:
         return span_index.descend(str(address), below, exist, published)
 
     def of_span(self, address: Address, span: int) -> list[Artifact]:
-        versions: list[Artifact] = []
+        return self.of_spans(address, [span])[span]
+
+    def of_spans(self, address: Address, spans: Collection[int]) -> dict[int, list[Artifact]]:
+        found: dict[int, list[Artifact]] = {span: [] for span in spans}
+        left = list(found)
         for numbers in batches.grow_ranges(1):
-            names = [f"{address}/{span}/{number}" for number in numbers]
-            found = self._artifacts(names)
-            versions += [found[name] for name in names if name in found]
-            if len(found) < len(names):
+            names = {span: [f"{address}/{span}/{number}" for number in numbers] for span in left}
+            rows = batches.read_named(self._reader.artifacts, [*itertools.chain(*names.values())])
+            for span in left:
+                found[span] += [layout.artifact_of(rows[name], self._places) for name in names[span] if name in rows]
+            left = [span for span in left if names[span][-1] in rows]
+            if not left:
                 break
-        return versions
+        return found
 
     def span_summaries(self, address: Address, *, below: int | None = None) -> Iterator[SpanSummary]:
         def exist(names: Sequence[str]) -> set[str]:

@@ -18,7 +18,7 @@ from spanwise.orchestrator.artifact import Artifact, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_span
-from spanwise.orchestrator.verdict import find_standing
+from spanwise.orchestrator.verdict import find_standings
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.inspect.run_outputs import list_made, list_outputs, read_learned
@@ -200,15 +200,17 @@ class SpanHistory:
         return SpanStatus.WAITING if span in self.waiting else SpanStatus.INGESTED
 
     def _read_verdicts(self, store: Store, first: int, last: int) -> Mapping[int, SpanStatus]:
-        found = {}
+        judged = {}
         for span in range(first, last + 1):
             entry, run = self.entries.get(span), self.runs.get(span)
-            if entry is None or (run is not None and run.state is State.RUNNING):
-                continue
-            standing = find_standing(store, "accepted", Artifact("", name=entry.name))
-            if standing.by_judge:
-                found[span] = SpanStatus.INGESTED if standing.holds() else SpanStatus.REFUSED
-        return found
+            if entry is not None and (run is None or run.state is not State.RUNNING):
+                judged[span] = Artifact("", name=entry.name)
+        standings = find_standings(store, "accepted", judged.values())
+        return {
+            span: SpanStatus.INGESTED if standings[artifact.name].holds() else SpanStatus.REFUSED
+            for span, artifact in judged.items()
+            if standings[artifact.name].by_judge
+        }
 
 
 def _identity(examples: Artifact) -> tuple[object, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from spanwise.orchestrator.artifact import Artifact, Examples, Mark, Model, Value
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import Standing, Verdict, find_standing, read_verdicts
+from spanwise.orchestrator.verdict import Standing, Verdict, find_standings, read_verdicts
 from spanwise.scheduler.formatting import Document, format_table, iso_time, single_line
 
 _MARKS: dict[str, Mark] = {Examples.kind: "accepted", Model.kind: "blessed"}
@@ -24,10 +24,13 @@ def describe_verdicts(store: Store, artifacts: Iterable[Artifact]) -> dict[int, 
 
     What Evaluators say of models is in their blessings.
     """
+    judged = list(artifacts)
     found = {}
-    for artifact in artifacts:
-        if (mark := _MARKS.get(artifact.kind)) is not None:
-            standing = find_standing(store, mark, artifact)
+    for kind, mark in _MARKS.items():
+        of_kind = [artifact for artifact in judged if artifact.kind == kind]
+        standings = find_standings(store, mark, of_kind)
+        for artifact in of_kind:
+            standing = standings[artifact.name]
             if (mark == "accepted" or standing.personal is not None) and (line := describe_standing(standing)):
                 found[artifact.id] = line
     return found

@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, Version
@@ -102,20 +101,14 @@ def _history(store: Store, run: Run, node: Resolver, pipeline: Pipeline) -> Hist
 
 @dataclass(frozen=True)
 class _PlannedHistory(History):
-    """A history in which planned spans are already published. It caches what it has read: a plan is a snapshot."""
+    """A history in which planned spans are already published."""
 
     planned: Mapping[int, Mapping[str, Version]] = field(default_factory=dict)
-    known: dict[int, list[Artifact]] = field(default_factory=dict)
 
     def published_spans(self, *, below: int | None = None) -> Iterator[int]:
         planned = sorted((s for s in self.planned if below is None or s < below), reverse=True)
-        published = (s for s in self._published if below is None or s < below)
-        both = heapq.merge(planned, published, reverse=True)
+        both = heapq.merge(planned, super().published_spans(below=below), reverse=True)
         return (span for span, _ in itertools.groupby(both))
-
-    @cached_property
-    def _published(self) -> Iterable[int]:
-        return _ReplayableSpans(History.published_spans(self))
 
     def withheld(self, span: int) -> Withheld | None:
         """A planned span counts once its gates have judged it again, unless a person has refused that version."""
@@ -126,9 +119,7 @@ class _PlannedHistory(History):
         return found if by_person else None
 
     def published(self, span: int) -> list[Artifact]:
-        versions_of_span = self.known.get(span)
-        if versions_of_span is None:
-            versions_of_span = self.known[span] = super().published(span)
+        versions_of_span = super().published(span)
         versions = self.planned.get(span)
         if versions is None:
             return versions_of_span
@@ -151,20 +142,3 @@ class _PlannedHistory(History):
         found, version = self.published(span), versions.get(self.address.node, next(iter(versions.values())))
         planned = (a for a in reversed(found) if version is None or version_of(a) == version)
         return next(planned, None)
-
-
-class _ReplayableSpans(Iterable[int]):
-    """An iterator that can be iterated again; it reads no further than necessary."""
-
-    def __init__(self, source: Iterator[int]) -> None:
-        self._source = source
-        self._read: list[int] = []
-
-    def __iter__(self) -> Iterator[int]:
-        for place in itertools.count():
-            if place == len(self._read):
-                item = next(self._source, None)
-                if item is None:
-                    return
-                self._read.append(item)
-            yield self._read[place]
