@@ -30,6 +30,9 @@ class ApiReader:
             )
         return None if found is None else _context_row(found)
 
+    def named_contexts(self, kind: str, names: Sequence[str]) -> list[ContextRow]:
+        return [row for name in names if (row := self.context(kind, name)) is not None]
+
     def last_numbered(self, kind: str, prefix: str, seen: int) -> int:
         return seen + find_last(lambda further: self.context(kind, f"{prefix}{seen + further}") is not None)
 

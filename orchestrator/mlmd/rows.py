@@ -55,6 +55,9 @@ class Reader(Protocol):
     def context(self, kind: str, name: str) -> ContextRow | None:
         """The context of this type and name."""
 
+    def named_contexts(self, kind: str, names: Sequence[str]) -> list[ContextRow]:
+        """The contexts of this type that have these names, perhaps not of one moment."""
+
     def last_numbered(self, kind: str, prefix: str, seen: int) -> int:
         """The highest n with a context `<prefix>n` of this type, where 1..n exist; `seen` is one that does, or 0."""
 

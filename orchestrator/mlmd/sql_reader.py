@@ -63,8 +63,8 @@ _IDS = "= ANY(ARRAY(SELECT json_array_elements_text($1::json)::int))"
 # One type, since the planner takes any of several for a good part of the table, and reads all of it.
 _OF_TYPE = """c.type_id = (SELECT min(t.id) FROM type t WHERE t.type_kind = 2 AND coalesce(t.version, '') = ''
     AND t.name = $1::json ->> 0)"""
-_EXISTING = f"""SELECT to_json(c.name) FROM context c WHERE {_OF_TYPE}
-    AND c.name = ANY(ARRAY(SELECT json_array_elements_text($1::json -> 1)))"""  # noqa: S608
+_AMONG = "= ANY(ARRAY(SELECT json_array_elements_text($1::json -> 1)))"
+_EXISTING = f"SELECT to_json(c.name) FROM context c WHERE {_OF_TYPE} AND c.name {_AMONG}"  # noqa: S608
 _IN_CONTEXT = "e.id = ANY(ARRAY(SELECT s.execution_id FROM association s WHERE s.context_id = ($1::json ->> 0)::int))"
 _NEWEST = """e.id = (SELECT max(s.execution_id) FROM association s WHERE s.context_id = ($1::json ->> 0)::int)"""
 _VERSION = "SELECT json_build_array(schema_version, pg_is_in_recovery(), $1::json) FROM mlmdenv"
@@ -95,6 +95,10 @@ class SqlReader:
     def context(self, kind: str, name: str) -> ContextRow | None:
         found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE} AND c.name = $1::json ->> 1", [kind, name])
         return self._otherwise.context(kind, name) if found is None else next(iter(found), None)
+
+    def named_contexts(self, kind: str, names: Sequence[str]) -> list[ContextRow]:
+        found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE} AND c.name {_AMONG}", [kind, list(names)])
+        return self._otherwise.named_contexts(kind, names) if found is None else found
 
     def last_numbered(self, kind: str, prefix: str, seen: int) -> int:
         lost = False

@@ -84,10 +84,10 @@ class MlmdStore:
         return context and layout.claim_of(context, kind, name)
 
     def find_claims(self, kind: str, names: Sequence[str]) -> dict[str, Claim]:
-        if kind not in layout.INDEXED or not self._contexts.claims_are_indexed():
-            return {name: claim for name in names if (claim := self.find_claim(kind, name)) is not None}
         wanted = {layout.claim_name(kind, name): name for name in names}
-        found = batches.read_named(self._reader.contexts, list(wanted))
+        indexed = kind in layout.INDEXED and self._contexts.claims_are_indexed()
+        read = self._reader.contexts if indexed else partial(self._reader.named_contexts, layout.CLAIM)
+        found = batches.read_named(read, list(wanted))
         return {wanted[full]: layout.claim_of(context, kind, wanted[full]) for full, context in found.items()}
 
     def last_claim(self, kind: str, prefix: str, *, seen: int = 0) -> int:

@@ -676,6 +676,18 @@ def test_everything_published_for_a_span_comes_oldest_first(store):
     assert [a.name for a in found] == [f"{EXAMPLES}/7/{n}" for n in range(1, 10)]
 
 
+def test_many_spans_are_read_as_each_is(store):
+    """`of_spans` gives for each span what `of_span` gives, and nothing for one that was never published."""
+    for span, count in ((7, 9), (8, 1), (-9, 4), (70, 5)):
+        for version in range(count):
+            publish_one(store, EXAMPLES, examples(span, version=version))
+
+    found = store.of_spans(EXAMPLES, [70, 8, 7, 6, -9])
+
+    assert [(span, len(row)) for span, row in found.items()] == [(70, 5), (8, 1), (7, 9), (6, 0), (-9, 4)]
+    assert all([a.name for a in found[s]] == [a.name for a in store.of_span(EXAMPLES, s)] for s in found)
+
+
 def test_spans_come_highest_first(store):
     """Spans of any size, with gaps, with zero and below it, are listed once each, highest first."""
     spans = [3, 10, 1, 9, 0, -1, -10, 100, 20130105, 20130104, 10**7, 3, -20130105, 99, 2**40, -9]

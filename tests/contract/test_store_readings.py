@@ -51,6 +51,7 @@ def ask(reader):
         "named executions": reader.executions(names),
         "named contexts": reader.contexts(names),
         "contexts": contexts,
+        **{f"named {kind}": reader.named_contexts(kind, names[::3]) for kind in kinds},
         "one by one": [reader.context(kind, name) for kind in kinds for name in names[-1:-40:-13]],
         "events": reader.events(ids),
         **{f"links, {read}": reader.links_of_artifacts(ids, read) for read in (None, True, False)},

@@ -149,3 +149,58 @@ def test_the_latest_of_no_accepted_span_says_why(published):
 
     assert "  7: refused by Gate in run 1: " in str(refused.value)
     assert "spanwise accept taxi.py --span 7 --because TEXT" in str(refused.value)
+
+
+class Counted:
+    """A store that counts what it is asked."""
+
+    def __init__(self, store):
+        self._store, self.asked = store, []
+
+    def __getattr__(self, name):
+        def ask(*arguments, **options):
+            self.asked.append(name)
+            return getattr(self._store, name)(*arguments, **options)
+
+        return ask
+
+
+@pytest.mark.parametrize("resolver", [RollingWindow, LatestSpans])
+def test_a_window_of_thirty_spans_asks_no_more_than_one_of_eight(resolver):
+    """What was published for its spans, and what gates said of them, is read for all of them together, and once."""
+    published = Published()
+    for span in range(1, 41):
+        published.judge(published.span(span), given=span != 20)
+    asked = []
+    for size in (8, 30):
+        options = {"size": size, "missing": 1} if resolver is RollingWindow else {"n": size}
+        window = resolver(published.examples, **options)
+        store, published.store = published.store, Counted(published.store)
+        history = published.history(published.examples, gated=GATED)
+        found = window.explain(history)
+        chosen = window.resolve(history)
+        asked.append(len(published.store.asked))
+        published.store = store
+        assert [a.name for a in chosen] == [w.chosen.name for w in found if w.chosen]
+        assert len(chosen) == size - (resolver is RollingWindow and size == 30)
+
+    assert asked[1] <= asked[0] + 2 * (resolver is LatestSpans), asked
+    assert max(asked) < 16
+
+
+def test_a_decision_is_made_from_one_state():
+    """What is published, or judged, while a window is chosen does not count for one part of it and not for another."""
+    published = Published()
+    first, second = (published.span(span) for span in (1, 2))
+    published.judge(first, given=True)
+    published.judge(second, given=True)
+    window = RollingWindow(published.examples, size=2)
+    history = published.history(published.examples, gated=GATED)
+    explained = window.explain(history)
+
+    published.judge(second, given=False, person=True)
+    published.span(1, 7)
+
+    assert [w.chosen.id for w in explained] == [first.id, second.id]
+    assert [a.id for a in window.resolve(history)] == [first.id, second.id]
+    assert history.last_given(1).id == first.id
