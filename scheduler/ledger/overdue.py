@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.ledger.heartbeat import read_scheduler
-from spanwise.scheduler.ledger.holder import find_holder
-from spanwise.scheduler.ledger.pauses import current_pause
+from spanwise.scheduler.ledger.pauses import SchedulePause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
-from spanwise.scheduler.ledger.ticks import list_open, newest_tick
+from spanwise.scheduler.ledger.ticks import TickRecord, list_open
 from spanwise.scheduler.schedule.due import ON_TIME_S, find_due, must_wait
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick, starts, ticks
@@ -44,31 +44,38 @@ class StaleModel:
     allowed: timedelta
 
 
-def find_overdue(store: Store, schedule: ScheduleRecord, now: datetime) -> OverdueTicks | None:
+def find_overdue(
+    store: Store,
+    schedule: ScheduleRecord,
+    now: datetime,
+    *,
+    newest: TickRecord | None,
+    paused: SchedulePause | None,
+    holder: Holder | None,
+) -> OverdueTicks | None:
     """The ticks that a scheduler should have taken, and none has.
 
-    A tick is overdue a minute after its run should have begun, unless the schedule is paused, the ticks before it are
-    still being worked on, or it waits for the end of a run, as the scheduler would let it wait.
+    `newest` is the last tick that was taken, `paused` the pause that holds, `holder` who holds the pipeline. A tick is
+    overdue a minute after its run should have begun, unless the schedule is paused, the ticks before it are still being
+    worked on, or it waits for the end of a run, as the scheduler would let it wait.
     """
     timetable = schedule.timetable
     for record in list_open(store, schedule.key):
-        holder = read_scheduler(store, record.holder)
-        gone = holder is None or holder.ended or (now - holder.beaten).total_seconds() > LOST_S
+        taker = read_scheduler(store, record.holder)
+        gone = taker is None or taker.ended or (now - taker.beaten).total_seconds() > LOST_S
         if not gone:
             return None
         if record.attempts == 0:
             return OverdueTicks(first=record.tick, count=1, abandoned=True)
-    newest = newest_tick(store, schedule.key)
     since = schedule.since if newest is None else newest.tick.at
     late = [
         tick
         for tick in itertools.islice(ticks(timetable, since, now), _MANY)
         if (now - starts(timetable, tick)).total_seconds() > ON_TIME_S
     ]
-    if not late or current_pause(store, schedule.key, now) is not None:
+    if not late or paused is not None:
         return None
-    running = find_holder(store, pipeline_of(schedule.key), now)
-    if running is not None and must_wait(find_due(timetable, since, now), timetable, running.acquired):
+    if holder is not None and must_wait(find_due(timetable, since, now), timetable, holder.acquired):
         return None
     return OverdueTicks(first=late[0], count=len(late))
 

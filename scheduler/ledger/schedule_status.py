@@ -198,16 +198,20 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
         NotRecorded: it was never scheduled here.
     """
     schedule = find_schedule(store, key)
-    holder = find_holder(store, pipeline_of(key), now)
+    holder, newest, paused = (
+        find_holder(store, pipeline_of(key), now),
+        newest_tick(store, key),
+        current_pause(store, key, now),
+    )
     return ScheduleStatus(
         schedule=schedule,
         next=next(ticks(schedule.timetable, now), None),
-        newest=newest_tick(store, key),
+        newest=newest,
         running=None if holder is None else find_run(store, holder),
-        paused=current_pause(store, key, now),
+        paused=paused,
         missed=len(list_missed(store, key)),
         pushed=last_push(store, schedule),
-        overdue=find_overdue(store, schedule, now),
+        overdue=find_overdue(store, schedule, now, newest=newest, paused=paused, holder=holder),
         stale=find_stale(store, schedule, now),
     )
 

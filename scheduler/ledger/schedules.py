@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
-from spanwise.scheduler.ledger.numbered import newest_number, read_claim
+from spanwise.scheduler.ledger.numbered import newest_number
 from spanwise.scheduler.schedule.schedule_key import DATA, HALF_NAMES, WHOLE, part_of, pipeline_of, schedule_key
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -96,20 +97,21 @@ def read_schedule(store: Store, key: str) -> ScheduleRecord | None:
 
 def list_keys(store: Store, pipeline: str) -> list[str]:
     """The schedule keys of a pipeline: what of it is scheduled, and what runs because data has arrived."""
-    named = [schedule_key(pipeline, part) for part in (WHOLE, *_parts(store, pipeline), DATA)]
-    return [key for key in named if _is_current(store, key)]
+    return _list_current(store, [schedule_key(pipeline, part) for part in (WHOLE, *_parts(store, pipeline), DATA)])
 
 
 def list_schedules(store: Store) -> list[str]:
     """The schedule keys of all pipelines, in the order in which they were first scheduled; not replaced ones."""
     newest = newest_number(store, "scheduled", "")
-    named = [str(read_claim(store, "scheduled", f"#{n}").facts["key"]) for n in range(1, newest + 1)]
-    return [key for key in named if _is_current(store, key)]
+    names = [f"#{number}" for number in range(1, newest + 1)]
+    found = store.find_claims("scheduled", names)
+    return _list_current(store, [str(found[name].facts["key"]) for name in names])
 
 
-def _is_current(store: Store, key: str) -> bool:
-    known = read_schedule(store, key)
-    return known is not None and not known.replaced
+def _list_current(store: Store, keys: Sequence[str]) -> list[str]:
+    """Those that were scheduled, and are not replaced."""
+    found = store.find_claims("schedule", keys)
+    return [key for key in keys if key in found and not record_of(ScheduleRecord, found[key]).replaced]
 
 
 def _claim(record: ScheduleRecord) -> Claim:

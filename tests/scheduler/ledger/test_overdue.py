@@ -8,8 +8,11 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, measure_progress
+from spanwise.scheduler.ledger.pauses import current_pause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import newest_tick
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -31,7 +34,9 @@ def held(store: MemoryStore, since: datetime) -> None:
 
 def overdue(store: MemoryStore, known: ScheduleRecord, minutes: int) -> OverdueTicks | None:
     """So many minutes after the first tick."""
-    return find_overdue(store, known, NOON + minutes * MINUTE)
+    now = NOON + minutes * MINUTE
+    newest, paused, holder = newest_tick(store, "p"), current_pause(store, "p", now), find_holder(store, "p", now)
+    return find_overdue(store, known, now, newest=newest, paused=paused, holder=holder)
 
 
 def test_a_tick_is_overdue_when_nobody_has_taken_it_for_a_minute() -> None:
