@@ -8,8 +8,10 @@ another way here, which is also faster; `tests/pipelines/input/test_selection.py
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import ElementSpec, Table
@@ -17,6 +19,32 @@ from spanwise.pipelines.input.element import ElementSpec, Table
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
+
+
+Condition: TypeAlias = "pc.Expression | Conditions"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions that are asked one after another: `b != 0` may keep `a / b > 1` from dividing by zero."""
+
+    parts: tuple[pc.Expression, ...]
+
+    def __repr__(self) -> str:
+        return ", then ".join(map(str, self.parts))
+
+
+def both_conditions(first: Condition, second: Condition) -> Conditions:
+    return Conditions(parts_of_condition(first) + parts_of_condition(second))
+
+
+def parts_of_condition(condition: Condition) -> tuple[pc.Expression, ...]:
+    return condition.parts if isinstance(condition, Conditions) else (condition,)
+
+
+def whole_condition(condition: Condition) -> pc.Expression:
+    """The condition as one: for what asks where it can hold, and does not evaluate it."""
+    return reduce(and_, parts_of_condition(condition))
 
 
 def take_rows(batch: pa.RecordBatch, places: Any) -> pa.RecordBatch:
@@ -34,11 +62,13 @@ def take_rows(batch: pa.RecordBatch, places: Any) -> pa.RecordBatch:
 
 
 def filter_rows(batch: pa.RecordBatch, condition: Any) -> pa.RecordBatch:
-    """The rows for which a mask, or an expression, is true; null counts as false."""
+    """The rows for which a mask, or a condition, is true; null counts as false."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if isinstance(condition, Conditions):
+        return reduce(filter_rows, condition.parts, batch)
     mask = evaluate(batch, condition) if isinstance(condition, pc.Expression) else condition
     if not pa.types.is_boolean(mask.type) or len(mask) != batch.num_rows or not _tensors(batch.schema):
         return batch.filter(mask)

@@ -6,10 +6,12 @@ rule does not know (a cache, whose contents others share; an op of somebody else
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from spanwise.pipelines.input.call import resolve_format
 from spanwise.pipelines.input.element import BatchSpec, Table
 from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, list_ops, rebuild
 from spanwise.pipelines.input.ops.as_numpy import AsNumpy
@@ -31,6 +33,7 @@ from spanwise.pipelines.input.ops.shuffle import Shuffle
 from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
 from spanwise.pipelines.input.ops.skip import Skip
 from spanwise.pipelines.input.ops.take import Take
+from spanwise.pipelines.input.selection import both_conditions
 
 Change: TypeAlias = tuple[Op, str]
 """What replaces an op, and why."""
@@ -142,15 +145,15 @@ class Conjunction:
 
 def _filter_fusion(op: Op) -> Change | None:
     match op:
-        case Filter(input=Filter(input=below) as first) as second if first.vectorized == second.vectorized:
+        case Filter(input=Filter() as first) as second if first.vectorized == second.vectorized:
             if first.expression is not None and second.expression is not None:
-                return replace(
-                    first, input=below, predicate=first.expression & second.expression
-                ), "two conditions are one"
+                both = both_conditions(first.expression, second.expression)
+                return replace(first, predicate=both), "two conditions are asked in one step"
             elementwise = first.expression is None and second.expression is None and not first.vectorized
-            if elementwise and first.format == second.format:
-                both = Conjunction(first.predicate, second.predicate)  # type: ignore[arg-type]  # no expressions
-                return replace(first, predicate=both), "two predicates are one"
+            formats = [resolve_format(each.predicate, each.format) for each in (first, second) if elementwise]  # type: ignore[arg-type]  # no expressions
+            if elementwise and formats[0] == formats[1]:
+                predicate = Conjunction(first.predicate, second.predicate)  # type: ignore[arg-type]  # no expressions
+                return replace(first, predicate=predicate, format=formats[0]), "two predicates are one"
     return None
 
 
@@ -158,14 +161,11 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
     if not isinstance(op, Filter) or op.expression is None:
         return None
     match op.input:
-        case Map(vectorized=True, writes=writes, input=below) as above if writes is not None:
-            names = _names(below)
-            if names is None or not _is_bound(op, below) or set(writes) & columns_of(op.expression, below.spec.schema):  # type: ignore[attr-defined]
-                return None
+        case Map(vectorized=True, input=below) as above if _is_bound(op, below) and _leaves_columns_of(op, above):
             return replace(above, input=replace(op, input=below)), "the function is declared not to write its columns"
         case Select(input=below) as above if _is_bound(op, below):
             return replace(above, input=replace(op, input=below)), "the columns are there before they are selected"
-        case Repeat(input=below) as above:
+        case Repeat(input=below) as above if above.rounds != math.inf:  # one without end ends with an empty round
             return replace(above, input=replace(op, input=below)), "each round is filtered alike"
         case Prefetch(input=below) as above:
             return replace(above, input=replace(op, input=below)), "what is left out need not be kept ready"
@@ -176,7 +176,7 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
             needed = columns_of(op.expression, source.schema)
             if not needed.issubset(names):
                 return None
-            both = op.expression if condition is None else condition & op.expression
+            both = op.expression if condition is None else both_conditions(condition, op.expression)
             return replace(source, filter=both), "row groups in which it cannot hold are not read"
     return None
 
@@ -188,6 +188,19 @@ def _is_bound(op: Filter, below: Op) -> bool:
         return False
     above = _names(op.input)
     return above is None or columns_of(op.expression, below.spec.schema).issubset(names)  # type: ignore[attr-defined]
+
+
+def _leaves_columns_of(op: Filter, above: Map) -> bool:
+    """Whether a map neither writes the columns of a condition nor converts them, as its `spec` may."""
+    below = above.input.spec
+    if above.writes is None or op.expression is None or not isinstance(below, Table) or below.schema is None:
+        return False
+    needed = columns_of(op.expression, below.schema)
+    made = above.result.schema if isinstance(above.result, Table) else None
+    kept = made is None or all(
+        name in made.names and made.field(name).type == below.schema.field(name).type for name in needed
+    )
+    return kept and not needed.intersection(above.writes)
 
 
 def _position_pushdown(op: Op) -> Change | None:
@@ -235,12 +248,40 @@ def _narrow(op: Op, columns: frozenset[str] | None) -> Op:
             asked = columns_of(op.expression, op.input.spec.schema) if names is not None else None  # type: ignore[attr-defined]
             needed = columns | asked if columns is not None and asked is not None else None
         case Map(vectorized=True, reads=reads, writes=writes) if reads is not None and writes is not None:
-            needed = None if columns is None else (columns - set(writes)) | set(reads)
-        case Take() | Skip() | Shard() | Shuffle() | Repeat() | Prefetch() | Concatenate():
+            return op if columns is None else _narrow_map(op, columns, frozenset(reads), frozenset(writes))
+        case Concatenate() if columns is not None:
+            return _narrow_parts(op, columns)
+        case Take() | Skip() | Shard() | Shuffle() | Repeat() | Prefetch():
             needed = columns
         case _:
             needed = None
     return op.with_inputs([_narrow(each, needed) for each in op.inputs])
+
+
+def _narrow_map(op: Map, columns: frozenset[str], reads: frozenset[str], writes: frozenset[str]) -> Op:
+    """The map on fewer columns; its `spec` names all columns of the result, so it leaves out those that are gone."""
+    below = _narrow(op.input, (columns - writes) | reads)
+    if not isinstance(op.result, Table) or op.result.schema is None:
+        return op.with_inputs([below])
+    names = _names(below)
+    if names is None:
+        return op.with_inputs([_narrow(op.input, None)])
+    import pyarrow as pa
+
+    kept = [field for field in op.result.schema if field.name in writes or field.name in names]
+    return replace(op, input=below, result=Table(pa.schema(kept)))
+
+
+def _narrow_parts(op: Concatenate, columns: frozenset[str]) -> Op:
+    """The parts with the same columns, although one may need more of them than another for a filter of its own."""
+    names = _names(op.parts[0])
+    if names is None or any(_names(part) != names for part in op.parts):
+        return op.with_inputs([_narrow(part, None) for part in op.parts])
+    kept = tuple(name for name in names if name in columns) or names[:1]
+    parts = [_narrow(part, frozenset(kept)) for part in op.parts]
+    return replace(
+        op, parts=tuple(part if _names(part) == kept else Select(input=part, columns=kept) for part in parts)
+    )
 
 
 def _map_fusion(op: Op) -> Change | None:

@@ -12,7 +12,14 @@ from spanwise.pipelines.input.call import Format, element_caller, function_error
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
-from spanwise.pipelines.input.selection import check_selectable, evaluate, filter_rows
+from spanwise.pipelines.input.selection import (
+    Condition,
+    Conditions,
+    check_selectable,
+    evaluate,
+    filter_rows,
+    parts_of_condition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +31,7 @@ class Filter(Op):
     by_element = True
 
     input: Op
-    predicate: Callable[..., Any] | pc.Expression
+    predicate: Callable[..., Any] | Condition
     vectorized: bool = False  #: whether the predicate takes blocks of rows and gives a mask
     format: Format | None = None
 
@@ -45,10 +52,10 @@ class Filter(Op):
             raise DatasetError("filter(vectorized=True): the elements are not rows, so there are no blocks of them.")
 
     @property
-    def expression(self) -> pc.Expression | None:
+    def expression(self) -> Condition | None:
         import pyarrow.compute as pc
 
-        return self.predicate if isinstance(self.predicate, pc.Expression) else None
+        return self.predicate if isinstance(self.predicate, pc.Expression | Conditions) else None
 
     @property
     def cardinality(self) -> None:
@@ -59,12 +66,17 @@ class Filter(Op):
         return BlockFilterStream(source, self) if in_rows(self.input) else FilterStream(source, self)
 
 
-def check_condition(expression: pc.Expression, schema: pa.Schema) -> None:
+def check_condition(condition: Condition, schema: pa.Schema) -> None:
     """Refuses an expression that names other columns, or that is not a condition on them.
 
     Raises:
         DatasetError: says what does not match.
     """
+    for expression in parts_of_condition(condition):
+        _check_expression(expression, schema)
+
+
+def _check_expression(expression: pc.Expression, schema: pa.Schema) -> None:
     import pyarrow as pa
 
     try:
@@ -75,8 +87,8 @@ def check_condition(expression: pc.Expression, schema: pa.Schema) -> None:
         raise DatasetError(f"filter({expression}): expected a condition, which is true or false, not {found}.")
 
 
-def columns_of(expression: pc.Expression, schema: pa.Schema) -> frozenset[str]:
-    """The columns that an expression names: those without which it cannot be bound."""
+def columns_of(expression: Condition, schema: pa.Schema) -> frozenset[str]:
+    """The columns that a condition names: those without which it cannot be bound."""
 
     def needs(name: str) -> bool:
         try:

@@ -14,7 +14,7 @@ from spanwise.pipelines.input.element import Spec, Table
 from spanwise.pipelines.input.files import PartStream, Paths, conform, list_files, locate, unify_schemas
 from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream, mix_seed
 from spanwise.pipelines.input.ops.filter import check_condition, columns_of
-from spanwise.pipelines.input.selection import filter_rows
+from spanwise.pipelines.input.selection import Condition, filter_rows, whole_condition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class Parquet(Op):
     groups: tuple[ParquetRowGroup, ...] = field(repr=False)
     schema: pa.Schema = field(repr=False)  #: of all files together
     columns: tuple[str, ...] | None = None  #: those that are read; None for all of them
-    filter: pc.Expression | None = None  #: a condition on columns, which need not be among those
+    filter: Condition | None = None  #: a condition on columns, which need not be among those
     shuffle: bool = False  #: whether the row groups come in another order each time
     seed: int | None = None
 
@@ -161,7 +161,7 @@ def _refuse_other_rows(group: ParquetRowGroup, file: pq.ParquetFile) -> None:
 
 
 def _groups_by_statistics(
-    condition: pc.Expression, missing: Sequence[pa.Field[Any]], name: str, filesystem: FileSystem
+    condition: Condition, missing: Sequence[pa.Field[Any]], name: str, filesystem: FileSystem
 ) -> set[int]:
     """The row groups of a file in which a condition can hold if these columns are NaN and no others."""
     import pyarrow as pa
@@ -173,7 +173,7 @@ def _groups_by_statistics(
         is_nan = pc.field(column.name) == pa.scalar(math.nan, column.type)
         known = is_nan if known is None else known & is_nan
     fragment: Any = dataset.ParquetFileFormat().make_fragment(name, filesystem, partition_expression=known)
-    return {group.id for part in fragment.split_by_row_group(condition) for group in part.row_groups}
+    return {group.id for part in fragment.split_by_row_group(whole_condition(condition)) for group in part.row_groups}
 
 
 class ParquetReader:
@@ -225,9 +225,12 @@ class ParquetReader:
             return None
         filesystem, name = locate(path)
         found: set[int] = set()
-        for count in range(len(floats) + 1):
-            for missing in itertools.combinations(floats, count):
-                found |= _groups_by_statistics(condition, missing, name, filesystem)
+        try:
+            for count in range(len(floats) + 1):
+                for missing in itertools.combinations(floats, count):
+                    found |= _groups_by_statistics(condition, missing, name, filesystem)
+        except pa.ArrowInvalid:  # as where a column is 0 throughout and another condition keeps it from dividing
+            return None
         return frozenset(found)
 
     def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:

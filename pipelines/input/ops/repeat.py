@@ -48,7 +48,7 @@ class RepeatStream(Stream):
         self._empty = True  # whether this round has given nothing so far
 
     def __next__(self) -> Element:
-        while self._round < self._op.rounds:
+        while self._round < self._op.rounds and self._op.cardinality != 0:
             if self._source is None:
                 self._source = self._opening.round(self._round).open(self._op.input)
                 self._empty = True
@@ -58,8 +58,11 @@ class RepeatStream(Stream):
                 self._source.close()
                 self._source = None
                 self._round += 1
-                if self._empty:  # an endless repeat of nothing ends too
+                if self._empty and self._op.rounds == math.inf:  # an endless repeat of nothing ends too
                     raise
+            except Exception:
+                self._empty = False  # it was used up by an element
+                raise
             else:
                 self._empty = False
                 return element

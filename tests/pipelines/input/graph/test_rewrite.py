@@ -123,3 +123,68 @@ def test_only_what_cuts_blocks_stays_behind_the_prefetch():
     """A batch is cut by the consumer, so that threads hand over blocks and not batches."""
     assert after(rows().shuffle(5, seed=1).batch(2)) == "Arrow > Shuffle > Prefetch > Batch"
     assert after(rows().batch(2)) == "Arrow > Batch"
+
+
+def test_a_condition_may_guard_the_next():
+    """Fused or pushed into a file, the second is asked of the rows for which the first holds, as it was written."""
+    table = pa.table({"a": [1, 6, 8], "b": [0, 2, 0]})
+    guarded = inputs.from_arrow(table).filter(inputs.col("b") != 0).filter(inputs.col("a") / inputs.col("b") > 1)
+
+    assert after(guarded) == "Arrow > Filter > Prefetch"
+    assert list(guarded) == [{"a": 6, "b": 2}]
+
+
+def test_a_condition_stays_above_a_map_that_converts_its_columns():
+    """`spec` makes floats of whole numbers: below the map, 1 / 2 would be 0."""
+    schema = pa.schema([("a", pa.float64()), ("c", pa.int64())])
+    halves = inputs.from_arrow(pa.table({"a": [1, 3]})).map(
+        lambda columns: {"c": columns["a"]}, vectorized=True, reads=["a"], writes=["c"], spec=schema
+    )
+
+    assert [row["c"] for row in halves.filter(inputs.col("a") / 2 < 1)] == [1]
+
+
+def test_a_condition_stays_above_a_repeat_without_end():
+    """A round of which it leaves nothing would be the last one."""
+    firsts = rows().shuffle(seed=0).take(1).repeat()
+    small = firsts.filter(inputs.col("fare") < 10)
+
+    assert "Repeat > Filter" in after(small)
+    assert len(list(small.take(5))) == 5
+
+
+def test_parts_that_follow_each_other_are_narrowed_alike(tmp_path):
+    """One part needs a column for a filter of its own, another comes from memory: both give the selected one."""
+    pq.write_table(rows().to_arrow(), tmp_path / "a.parquet")
+    files = inputs.from_parquet(tmp_path / "a.parquet")
+    some = files.filter(lambda row: row["tip"] > 1.7)
+
+    assert [row["fare"] for row in some.concatenate(rows().take(1)).select("fare")] == [18.0, 19.0, 0.0]
+    assert draw(some.concatenate(files).select("fare").explain().op).count("Select") == 2
+
+
+def test_a_map_that_describes_its_result_can_be_narrowed(tmp_path):
+    """Its `spec` names all columns, of which those that are not read are left out."""
+    pq.write_table(rows().to_arrow(), tmp_path / "a.parquet")
+    files = inputs.from_parquet(tmp_path / "a.parquet")
+    schema = files.spec.schema.append(pa.field("double", pa.float64()))
+    doubles = files.map(written, vectorized=True, reads=["fare"], writes=["double"], spec=schema).select("double")
+
+    assert [row["double"] for row in doubles.take(2)] == [0.0, 2.0]
+    (source,) = [op for op in list_ops(doubles.explain().op) if isinstance(op, Parquet)]
+    assert source.columns == ("fare",)
+
+
+def test_predicates_that_take_batches_differently_do_not_fuse():
+    """One is annotated to take a RecordBatch, whose length is its rows; a dict's would be its columns."""
+
+    def is_long(batch: pa.RecordBatch) -> bool:
+        return len(batch) >= 3
+
+    def is_there(columns) -> bool:
+        return len(columns["fare"]) > 0
+
+    batches = rows().batch(8)
+
+    for dataset in (batches.filter(is_long).filter(is_long), batches.filter(is_there).filter(is_long)):
+        assert [batch.num_rows for batch in dataset] == [8, 8, 4]

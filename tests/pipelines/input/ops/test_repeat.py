@@ -1,5 +1,6 @@
 """Elements several times over."""
 
+import itertools
 import math
 
 from spanwise.pipelines import input as inputs
@@ -22,3 +23,21 @@ def test_nothing_without_end_is_nothing():
 def test_no_rounds_are_nothing():
     """Zero times is none."""
     assert list(inputs.range(3).repeat(0)) == []
+
+
+def test_a_round_that_gives_nothing_does_not_end_a_count_of_rounds():
+    """The next round has another order, so that its first number may pass: each of the rounds has its turn."""
+    firsts = inputs.range(6).shuffle(seed=0).take(1).filter(lambda number: number < 3)
+    rounds = [list(firsts.iterator(epoch=(0, number))) for number in range(8)]
+
+    assert rounds[0] == []
+    assert list(firsts.repeat(8).iterator(epoch=0)) == [number for each in rounds for number in each] != []
+    assert list(inputs.range(0).repeat(10**12)) == []
+
+
+def test_a_round_of_errors_does_not_end_a_repeat():
+    """What was left out since it failed was there: only a round of nothing at all is the end."""
+    calls = itertools.count()
+    dataset = inputs.range(2).map(lambda number: number // (next(calls) // 2)).repeat().ignore_errors()
+
+    assert list(dataset.take(2)) == [0, 1]
