@@ -249,7 +249,10 @@ def spec_of(value: object) -> ElementSpec:  # noqa: PLR0911  one line per kind o
         return Structure(type(value), names, tuple(map(spec_of, parts)))
     if isinstance(value, str | bytes):
         return ArraySpec(type(value).__name__)
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of lists of different lengths
+        return UNKNOWN
     kinds = {"U": "str", "S": "bytes"}  # without the width, which is that of the longest
     held = set(map(type, array.flat)) if array.dtype.kind == "O" else ()
     name = next((kind.__name__ for kind in (str, bytes) if held == {kind}), array.dtype.name)

@@ -32,7 +32,7 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
     taken = parts_of(first)
     if taken is not None:
         names, parts = taken
-        columns = [_parts(element, names, len(parts), type(first), where) for element in elements]
+        columns = [parts_like(first, element, where) for element in elements]
         labels = names or tuple(map(str, range(len(parts))))
         stacked = [
             stack(
@@ -53,7 +53,7 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
     if len({next((text for text in (str, bytes) if issubclass(kind, text)), None) for kind in kinds}) > 1:
         found = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise DatasetError(f"elements{where} of different types ({found}) cannot be batched.")
-    return _arrays([_leaf(element, where) for element in elements], where, ragged=ragged and not is_fixed(spec))
+    return _arrays(leaf_arrays(elements, where), where, ragged=ragged and not is_fixed(spec))
 
 
 def _numbers(elements: Sequence[Any], kinds: set[type], where: str) -> NDArray[Any]:
@@ -71,6 +71,18 @@ def _numbers(elements: Sequence[Any], kinds: set[type], where: str) -> NDArray[A
             f"elements{where}: {large[0]} cannot be batched with floats, since no float is exactly this number."
         )
     return array
+
+
+def leaf_arrays(elements: Sequence[Any], where: str, like: Any = None) -> list[NDArray[Any]]:
+    """Leaves as arrays. An empty list is one of what the others hold, or `like`: NumPy would make floats of it."""
+    arrays = [_leaf(element, where) for element in elements]
+    is_typed = [
+        array.size > 0 or not isinstance(element, list) for element, array in zip(elements, arrays, strict=True)
+    ]
+    if all(is_typed) or not (any(is_typed) or like is not None):
+        return arrays
+    kind = arrays[is_typed.index(True)].dtype if any(is_typed) else _leaf(like, where).dtype
+    return [array if typed else array.astype(kind) for array, typed in zip(arrays, is_typed, strict=True)]
 
 
 def _leaf(element: Any, where: str) -> NDArray[Any]:
@@ -112,7 +124,7 @@ def _arrays(arrays: list[NDArray[Any]], where: str, *, ragged: bool) -> NDArray[
     import numpy as np
 
     shape = arrays[0].shape
-    kind = _common_dtype(arrays, where)
+    kind = common_dtype(arrays, where)
     masked = any(isinstance(array, np.ma.MaskedArray) for array in arrays)
     join = np.ma.concatenate if masked else np.concatenate
     if ragged and all(array.ndim for array in arrays) and len({array.shape[1:] for array in arrays}) == 1:
@@ -129,7 +141,7 @@ def _arrays(arrays: list[NDArray[Any]], where: str, *, ragged: bool) -> NDArray[
     return join(arrays).reshape(len(arrays), *shape).astype(kind, copy=False)
 
 
-def _common_dtype(arrays: Sequence[NDArray[Any]], where: str) -> np.dtype[Any]:
+def common_dtype(arrays: Sequence[NDArray[Any]], where: str) -> np.dtype[Any]:
     """The dtype of a batch of these arrays.
 
     Raises:
@@ -159,7 +171,14 @@ def _part(spec: ElementSpec, label: str) -> ElementSpec:
     return dict(zip(spec.names or map(str, range(len(spec.parts))), spec.parts, strict=True)).get(label, UNKNOWN)
 
 
-def _parts(element: object, names: tuple[str, ...], count: int, kind: type, where: str) -> tuple[Any, ...]:
+def parts_like(first: object, element: object, where: str) -> tuple[Any, ...]:
+    """The parts of an element, in the order of those of the first one.
+
+    Raises:
+        DatasetError: it is of another structure.
+    """
+    names, parts = parts_of(first) or ((), ())
+    count, kind = len(parts), type(first)
     taken = parts_of(element)
     if taken is not None and taken[0] == names and len(taken[1]) == count and type(element) is kind:
         return taken[1]

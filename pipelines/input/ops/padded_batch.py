@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import UNKNOWN, Spec, build, parts_of
+from spanwise.pipelines.input.element import UNKNOWN, Ragged, Spec, build, parts_of
 from spanwise.pipelines.input.op import (
     Count,
     Element,
@@ -21,7 +22,11 @@ from spanwise.pipelines.input.op import (
     next_group,
 )
 from spanwise.pipelines.input.rows import open_elements
-from spanwise.pipelines.input.stacking import stack
+from spanwise.pipelines.input.stacking import common_dtype, leaf_arrays, parts_like, stack
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Padding: TypeAlias = "int | float | str | bytes | bool | None | Mapping[str, Padding] | tuple[Padding, ...]"
 """One value for all leaves, or a structure like the element's; None for 0, "" or False as the type has it."""
@@ -67,54 +72,90 @@ class PaddedBatchStream(SingleInputStream):
         return pad_batch(elements, self._op.shapes, self._op.values)
 
 
-def pad_batch(found: Sequence[Element], shapes: Sizes = None, values: Padding = None) -> Element:
-    """The stack of the elements, each leaf padded at its end on every axis.
+def pad_batch(found: Sequence[Element], shapes: Sizes = None, values: Padding = None, where: str = "") -> Element:
+    """The stack of the elements, each leaf padded at its end on every axis. What is masked stays so.
 
     Raises:
-        DatasetError: a leaf is larger than the shape allows, or has another number of axes.
+        DatasetError: the elements differ in structure or type, a leaf is larger than the shape allows, or has another
+            number of axes, or its type does not hold the value that it is padded with.
     """
-    import numpy as np
-
     taken = parts_of(found[0])
     if taken is not None:
         names, parts = taken
-        columns = zip(*[_parts(element) for element in found], strict=True)
+        columns = zip(*[parts_like(found[0], element, where) for element in found], strict=True)
         keys: Sequence[str | int] = names or range(len(parts))
         return build(
             type(found[0]),
             names,
             [
-                pad_batch(column, _of(shapes, key, Mapping), _of(values, key, Mapping | tuple))
+                pad_batch(column, _of(shapes, key, Mapping), _of(values, key, Mapping | tuple), f"{where}[{key!r}]")
                 for key, column in zip(keys, columns, strict=True)
             ],
         )
-    arrays = [np.asarray(element) for element in found]
+    if any(isinstance(element, Ragged) for element in found):
+        raise DatasetError(f"padded_batch: elements{where} are Ragged, and have no axes to fill up.")
+    arrays = leaf_arrays(found, where, like=values)
     axes = {array.ndim for array in arrays}
     if len(axes) > 1:
-        raise DatasetError(f"padded_batch: elements with {sorted(axes)} axes cannot be batched.")
+        raise DatasetError(f"padded_batch: elements{where} with {sorted(axes)} axes cannot be batched.")
     largest = [max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True)]
     wanted = list(shapes) if isinstance(shapes, Sequence) else [None] * len(largest)
     if len(wanted) != len(largest) or any(
         size is not None and size < has for size, has in zip(wanted, largest, strict=False)
     ):
-        raise DatasetError(f"padded_batch(shapes={shapes!r}): an element has the shape {tuple(largest)}.")
+        raise DatasetError(f"padded_batch(shapes={shapes!r}): an element{where} has the shape {tuple(largest)}.")
     shape = [has if size is None else size for size, has in zip(wanted, largest, strict=True)]
-    if not shape:
-        return stack(found)
-    kind = np.result_type(*arrays)
-    filled = np.zeros((len(arrays), *shape), kind)
-    if values is not None:
-        filled[...] = values
-    for row, array in zip(filled, arrays, strict=True):
-        row[tuple(map(slice, array.shape))] = array
-    return filled
+    return _filled(arrays, shape, values, where) if shape else stack(found, where=where)
 
 
-def _parts(element: Element) -> tuple[Any, ...]:
-    taken = parts_of(element)
-    if taken is None:
-        raise DatasetError(f"padded_batch: {element!r:.80} has another structure than the elements before it.")
-    return taken[1]
+def _filled(arrays: Sequence[NDArray[Any]], shape: Sequence[int], values: Any, where: str) -> NDArray[Any]:
+    """Arrays of one shape, in which the padding stands behind each of the arrays."""
+    import numpy as np
+
+    value, kind = _padding(arrays, values, where)
+    filled = np.empty((len(arrays), *shape), kind)
+    filled[...] = value
+    mask = np.zeros(filled.shape, bool)
+    for row, gone, array in zip(filled, mask, arrays, strict=True):
+        place = tuple(map(slice, array.shape))
+        row[place], gone[place] = np.ma.getdata(array), np.ma.getmaskarray(array)
+    return np.ma.MaskedArray(filled, mask) if mask.any() else filled
+
+
+def _padding(arrays: Sequence[NDArray[Any]], value: Any, where: str) -> tuple[Any, np.dtype[Any]]:
+    """The value to pad with, and the dtype of the batch, which holds it.
+
+    Raises:
+        DatasetError: no dtype holds the elements and the value.
+    """
+    import numpy as np
+
+    items = [item for array in arrays if array.dtype.kind == "O" for item in array.flat if item is not None]
+    numbers = all(isinstance(item, Number) for item in items) and not any(
+        array.dtype.kind in _OTHERS for array in arrays
+    )
+    is_objects = any(array.dtype.kind == "O" for array in arrays)
+    kind = np.dtype(object) if is_objects and numbers else common_dtype(arrays, where)
+    if value is None:
+        return (type(items[0])() if items and isinstance(items[0], _PLAIN) else np.zeros((), kind)[()]), kind
+    if kind.kind in "US" and isinstance(value, str if kind.kind == "U" else bytes):
+        return value, np.result_type(kind, np.asarray(value))
+    if kind.kind == "O" or (kind.kind in "mM" and isinstance(value, str)):
+        return value, kind
+    try:
+        held = np.asarray(value).astype(kind) if kind.kind in "mM" else np.asarray(value, kind)
+    except (OverflowError, TypeError, ValueError):
+        held = None
+    is_rounded = kind.kind in "fc" and isinstance(value, Number) and held is not None and np.isfinite(held)
+    if held is None or not (is_rounded or held == value or held != held):  # noqa: PLR0124  NaN
+        raise DatasetError(
+            f"padded_batch(values={value!r:.80}): elements{where} are of {kind}, which does not hold it."
+        )
+    return held, kind
+
+
+_PLAIN: Final = (bool, int, float, complex, str, bytes)
+_OTHERS: Final = "USmMV"
 
 
 def _of(given: Any, key: str | int, kinds: Any) -> Any:

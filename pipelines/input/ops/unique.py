@@ -65,14 +65,17 @@ def content_key(element: Any) -> Any:
 
     taken = parts_of(element)
     if taken is not None:
-        names, parts = taken
-        return type(element), names, tuple(map(content_key, parts))
+        pairs = zip(*taken, strict=True) if taken[0] else enumerate(taken[1])
+        keys = {name: content_key(part) for name, part in pairs}
+        return type(element), frozenset(keys.items())  # dicts are equal in whatever order
     if isinstance(element, np.ma.MaskedArray):
         return "masked", content_key(np.ma.getmaskarray(element)), content_key(element.filled(0))
     if isinstance(element, np.ndarray | np.generic) and element.dtype.kind != "O":
         return type(element), element.dtype.str, element.shape, element.tobytes()
-    if isinstance(element, np.ndarray | list):
-        return type(element), np.shape(element), tuple(map(content_key, element))
+    if isinstance(element, np.ndarray):
+        return type(element), element.shape, tuple(map(content_key, element.flat))
+    if isinstance(element, list):
+        return type(element), tuple(map(content_key, element))
     try:
         hash(element)
     except TypeError as error:

@@ -203,6 +203,15 @@ def test_each_element_comes_once():
         list(inputs.from_elements([{1}]).unique())
 
 
+def test_lists_without_a_shape_and_dicts_in_any_order_are_compared():
+    """Lists of lists of different lengths have no shape, and equal dicts may name their parts in another order."""
+    lists = [[[1], [2, 3]], [[1], [2, 3]], [[1], [2], [3]]]
+    dicts = [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}]
+
+    assert list(inputs.from_elements(lists).unique()) == [lists[0], lists[2]]
+    assert list(inputs.from_elements(dicts).unique()) == [dicts[0], dicts[2]]
+
+
 def test_the_end_of_unique_elements_can_be_restored():
     """Although the last of its input had been there before."""
     ended = inputs.from_elements([1, 2, 1]).unique().iterator()

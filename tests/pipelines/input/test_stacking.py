@@ -156,3 +156,12 @@ def test_a_batch_of_numbers_keeps_their_dtype():
 
     assert again.dtype == np.float32
     assert inputs.from_tensor_slices(batch).batch(2).rebatch(4).spec == ArraySpec("float32", (None,))
+
+
+def test_an_empty_list_is_one_of_what_the_others_hold():
+    """NumPy takes it for one of floats: whole numbers became floats, and texts could not be batched."""
+    assert plain(stack([[1], [], [2, 3]], ragged=True)) == (
+        "ragged",
+        [("array", "int64", text) for text in ("[1]", "[]", "[2, 3]")],
+    )
+    assert stack([["a"], []], ragged=True).values.tolist() == ["a"]
