@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -20,7 +21,8 @@ class LanesStream(InterleaveStream):
     """Gives what an interleave gives, in the same order; or, unordered, from whichever dataset is ready.
 
     A dataset is opened as soon as there is a place for it, by its thread. So one that cannot be opened has taken the
-    place of another: its error comes in its turn, as if it were a dataset of nothing but an error.
+    place of another: its error comes in its turn, as if it were a dataset of nothing but an error. An error of the
+    input comes in the turn of the dataset that it stands for, and no other is opened before.
     """
 
     watch: Callable[[int, int], None] | None = None  # its threads take elements, they call nothing
@@ -32,6 +34,8 @@ class LanesStream(InterleaveStream):
         self._permits = Permits(num_parallel)
         self._ready: SimpleQueue[int] | None = None if ordered else SimpleQueue()  # numbers of slots
         self._begun = False
+        self._failure: Exception | None = None  # of the input, until its turn
+        self._before: State = {}  # the input's, before it
 
     @property
     def parallelism(self) -> int:
@@ -52,14 +56,11 @@ class LanesStream(InterleaveStream):
     def __next__(self) -> Element:
         if not self._begun:
             self._begun = True
-            for place in range(self._turns.cycle):
-                self._turn = place
-                self._open_next()
-            self._turn = 0
+            self._open_ahead(self._turn)
         return super().__next__() if self._ready is None else self._first_ready(self._ready)
 
     def _first_ready(self, ready: SimpleQueue[int]) -> Element:
-        while any(self._slots):
+        while self._fill_slots():
             number = ready.get()
             place = next((at for at, slot in enumerate(self._slots) if slot and slot.number == number), None)
             slot = None if place is None else self._slots[place]
@@ -69,17 +70,41 @@ class LanesStream(InterleaveStream):
                 return slot.take(sys.maxsize)[0]
             except StopIteration:
                 slot.stream.close()
-                self._slots[place], self._turn = None, place
-                self._open_next()
+                self._slots[place] = None
         raise StopIteration
 
+    def _fill_slots(self) -> bool:
+        """Opens datasets wherever there is a place; whether any is open. An error of the input is raised."""
+        while not self._ended and None in self._slots:
+            self._turn = self._slots.index(None)
+            self._open_next()
+        return any(self._slots)
+
     def _next_turn(self) -> None:
-        if self._slots[self._turn] is None:
-            self._open_next()  # now, not at its next turn: until then its first elements can be read
         super()._next_turn()
+        self._open_ahead(self._turn)  # now, not at their turns: until then their first elements can be read
+
+    def _open_ahead(self, turn: int) -> None:
+        """Opens datasets wherever there is a place, in the order of turns, until the input ends or fails."""
+        while not self._ended and self._failure is None and None in self._slots:
+            self._turn = next(
+                at % self._turns.cycle for at in itertools.count(turn) if self._slots[at % self._turns.cycle] is None
+            )
+            before = self._source.state()
+            try:
+                self._open_next()
+            except Exception as error:  # noqa: BLE001  raised when its turn comes
+                self._failure, self._before = error, before
+        self._turn = turn
 
     def _open_next(self) -> DatasetSlot | None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         return _start_slot(super()._open_next())
+
+    def state(self) -> State:
+        return super().state() if self._failure is None else {**super().state(), "input": self._before}
 
     def _reopen(self, kept: State) -> DatasetSlot:
         return _start_slot(super()._reopen(kept))
@@ -96,10 +121,6 @@ class LanesStream(InterleaveStream):
             budget=turns.budget,
             on_ready=None if ready is None else lambda: ready.put(number),
         )
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self._begun = any(self._slots)
 
     def _lanes(self) -> list[AheadStream]:
         return [slot.stream for slot in tuple(self._slots) if slot is not None and isinstance(slot.stream, AheadStream)]

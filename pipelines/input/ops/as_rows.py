@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
+from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream
 from spanwise.pipelines.input.rows import in_rows
 
 if TYPE_CHECKING:
@@ -47,11 +47,14 @@ class AsRowsStream(SingleInputStream):
         self._size = 1
         self._at = 0
         self._failure: Exception | None = None  # raised after the rows before it
+        self._before: State = {}  # the source's, before these rows
+        self._given = 0  # how many they are
 
     def __next__(self) -> Element:
         if self._failure is not None:
-            failure, self._failure = self._failure, None
+            failure, self._failure, self._given = self._failure, None, 0
             raise failure
+        before = self._source.state()
         found: list[Element] = []
         size = self._size = min(2 * self._size, self._block.value)
         while len(found) < size:
@@ -62,12 +65,21 @@ class AsRowsStream(SingleInputStream):
             except Exception as error:
                 if not found:
                     raise
-                self._failure = error
+                self._failure, self._before, self._given = error, before, len(found)
                 break
         if not found:
             raise StopIteration
         self._at += len(found)
         return self._rows(found)
+
+    def state(self) -> State:
+        # an error that is due comes again only behind the rows before it
+        return {"input": self._before if self._given else self._source.state(), "given": self._given}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        for _ in range(state["given"]):
+            next(self._source)
 
     def _rows(self, found: list[Element]) -> pa.RecordBatch:
         import pyarrow as pa

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.call import element_caller, function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import (
@@ -75,7 +75,7 @@ class BucketStream(SingleInputStream):
         super().__init__(source)
         self._op = op
         self._call = element_caller(op.length)
-        self._at = 0  # elements read
+        self._at = 0  # elements read, and errors
         self._buckets: list[dict[int, Element]] = [{} for _ in op.sizes]  # by their numbers
         self._before: dict[int, State] = {}  # the source's state before each element that waits
 
@@ -86,6 +86,9 @@ class BucketStream(SingleInputStream):
                 element = next(self._source)
             except StopIteration:
                 return self._last()
+            except Exception:
+                self._at += 1
+                raise
             bucket = self._buckets[self._bucket_of(element)]
             number = self._at - 1
             bucket[number] = element
@@ -130,7 +133,11 @@ class BucketStream(SingleInputStream):
         waiting = set(state["waiting"])
         while self._at < state["read"]:
             before = self._source.state()
-            element = next(self._source)
+            try:
+                element = next(self._source)
+            except FunctionFailed:  # raised before the state was taken
+                self._at += 1
+                continue
             if self._at not in waiting:
                 self._at += 1
                 continue

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.element import Ragged, Sparse, parts_of, read_only
 from spanwise.pipelines.input.op import (
     Element,
@@ -100,6 +101,7 @@ class CacheStream(Stream):
             raise
         except Exception:
             self._found = None  # a pass with a gap is not cached
+            self._at += not in_rows(self._op)  # it has used up an element
             raise
         self._at += element.num_rows if in_rows(self._op) else 1
         if self._found is not None:
@@ -143,14 +145,19 @@ class CacheStream(Stream):
         """Repeats the pass up to that point; a block that reaches further is cut, and its rest comes next."""
         if not in_rows(self._op):
             while self._at < count:
-                next(self)
+                with contextlib.suppress(FunctionFailed):  # raised before the state was taken
+                    next(self)
             return
         rows = RowCursor(self._opened())
-        assert self._found is not None
         while self._at < count:
-            block = rows.take(count - self._at)
-            self._found.append(block)
-            self._bytes += block_bytes(block)
+            try:
+                block = rows.take(count - self._at)
+            except FunctionFailed:
+                self._found = None
+                continue
+            if self._found is not None:
+                self._found.append(block)
+                self._bytes += block_bytes(block)
             self._at += block.num_rows
         self._source = Rest(rows, self._opened())
 

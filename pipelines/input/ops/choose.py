@@ -104,7 +104,9 @@ class RowChooseStream(ChooseStream):
     def __init__(self, op: Choose, choices: Stream, sources: list[Stream]) -> None:
         super().__init__(op, choices, sources)
         self._rows = [RowCursor(source) for source in sources]
-        self._failure: Exception | None = None
+        self._failure: Exception | None = None  # raised after the rows of the choices before it
+        self._before: State = {}  # of the choices, before these
+        self._chosen = 0  # how many they are
 
     def __next__(self) -> Element:
         import numpy as np
@@ -121,8 +123,9 @@ class RowChooseStream(ChooseStream):
     def _read_choices(self) -> list[int]:
         """Some choices. One that fails ends them, and is raised in its turn."""
         if self._failure is not None:
-            failure, self._failure = self._failure, None
+            failure, self._failure, self._chosen = self._failure, None, 0
             raise failure
+        before = self._choices.state()
         chosen: list[int] = []
         while len(chosen) < _CHOICES:
             try:
@@ -134,9 +137,19 @@ class RowChooseStream(ChooseStream):
             except Exception as error:
                 if not chosen:
                     raise
-                self._failure = error
+                self._failure, self._before, self._chosen = error, before, len(chosen)
                 break
         return chosen
+
+    def state(self) -> State:
+        # an error that is due comes again only behind the choices before it
+        choice = self._before if self._chosen else self._choices.state()
+        return {**super().state(), "choice": choice, "chosen": self._chosen}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        for _ in range(state["chosen"]):
+            next(self._choices)
 
     def _places(self) -> list[State]:
         return [rows.state() for rows in self._rows]

@@ -5,11 +5,12 @@ A state names the elements that wait in groups by their distance from the oldest
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.call import element_caller, function_error
 from spanwise.pipelines.input.element import UNKNOWN, DatasetSpec, Spec, Structure
 from spanwise.pipelines.input.op import (
@@ -61,7 +62,7 @@ class GroupsStream(SingleInputStream):
         self._op = op
         self._dataset = dataset
         self._call = element_caller(op.key)
-        self._at = 0  # elements read
+        self._at = 0  # elements read, and errors
         self._groups: dict[Hashable, dict[int, Element]] = {}  # by their keys, the elements by their numbers
         self._before: dict[int, State] = {}  # the input's state before each element that waits
 
@@ -89,7 +90,13 @@ class GroupsStream(SingleInputStream):
 
     def _add_next(self) -> Hashable:
         before = self._place.state()
-        element, seen = self._read()
+        try:
+            element, seen = self._read()
+        except StopIteration:
+            raise
+        except Exception:
+            self._at += 1
+            raise
         number, self._at = self._at, self._at + 1
         try:
             key = self._call(seen)
@@ -135,9 +142,10 @@ class GroupsStream(SingleInputStream):
         while self._at < state["read"]:
             if self._at in waiting:
                 self._add_next()
-            else:
+                continue
+            with contextlib.suppress(FunctionFailed):  # raised before the state was taken
                 self._read()
-                self._at += 1
+            self._at += 1
 
 
 class RowGroupsStream(GroupsStream):

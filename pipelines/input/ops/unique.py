@@ -5,11 +5,10 @@ A state holds no elements, so a restored stream reads its input again from the b
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.element import Spec, element_spec, parts_of
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream
 from spanwise.pipelines.input.rows import open_elements
@@ -35,24 +34,34 @@ class UniqueStream(SingleInputStream):
     def __init__(self, source: Stream) -> None:
         super().__init__(source)
         self._seen: set[Any] = set()
-        self._at = 0  # elements read
+        self._at = 0  # elements read, and errors
 
     def __next__(self) -> Element:
-        for element in self._source:
+        while True:
+            try:
+                element = next(self._source)
+            except StopIteration:
+                raise
+            except Exception:
+                self._at += 1
+                raise
             self._at += 1
             key = content_key(element)
             if key not in self._seen:
                 self._seen.add(key)
                 return element
-        raise StopIteration
 
     def state(self) -> State:
         return {"at": self._at}
 
     def restore(self, state: State) -> None:
-        with contextlib.suppress(StopIteration):  # the last elements may all have been there before
-            while self._at < state["at"]:
+        while self._at < state["at"]:
+            try:
                 next(self)
+            except StopIteration:  # the last elements may all have been there before
+                break
+            except FunctionFailed:  # raised before the state was taken
+                continue
 
 
 def content_key(element: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spanwise.orchestrator.errors import FunctionFailed
 from spanwise.pipelines.input.element import DatasetSpec, Spec
 from spanwise.pipelines.input.op import (
     Count,
@@ -128,25 +129,39 @@ class WindowStream(SingleInputStream):
         self._pieces = pieces
         self._dataset = dataset
         self._steps: deque[tuple[State, Any]] = deque()  # what was read, and the state before it
+        self._failed: deque[int] = deque()  # how many errors came behind each of these
+        self._again = 0  # errors to come that were raised before the stream was restored
         self._ended = False
 
     def __next__(self) -> Element:
         op = self._op
         while not self._ended and sum(len(step) for _, step in self._steps) < op.reach:
             before = self._pieces.state()
-            step = self._pieces.read(op.step)
+            try:
+                step = self._pieces.read(op.step)
+            except FunctionFailed:
+                if self._failed:
+                    self._failed[-1] += 1
+                if not self._again:
+                    raise
+                self._again -= 1
+                continue
             self._ended = len(step) < op.step
             if len(step):
                 self._steps.append((before, step))
+                self._failed.append(0)
         read = sum(len(step) for _, step in self._steps)
         if not read or (op.drop_remainder and read < op.reach):
             raise StopIteration
         window = self._pieces.op([step for _, step in self._steps], op)
         self._steps.popleft()
+        self._failed.popleft()
         return self._dataset(window)
 
     def state(self) -> State:
-        return {"input": self._steps[0][0] if self._steps else self._pieces.state()}
+        before = self._steps[0][0] if self._steps else self._pieces.state()
+        return {"input": before, "failed": sum(self._failed)}
 
     def restore(self, state: State) -> None:
         self._pieces.restore(state["input"])
+        self._again = state["failed"]

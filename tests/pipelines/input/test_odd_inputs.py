@@ -218,3 +218,22 @@ def test_the_end_of_unique_elements_can_be_restored():
     assert list(ended) == [1, 2]
 
     assert list(inputs.from_elements([1, 2, 1]).unique().iterator().restore(ended.state())) == []
+
+
+def test_an_error_that_is_due_behind_a_block_of_rows_is_in_the_state():
+    """A pass that was restored between the two raises it: the element that failed is not lost without a word."""
+
+    def rows():
+        numbers = inputs.range(6).map(lambda number: {"number": number // (number != 3)})
+        return numbers.as_rows(pa.schema([("number", pa.int64())]))
+
+    def choices():
+        table = inputs.from_arrow(pa.table({"number": range(6)}))
+        return inputs.choose_from_datasets([table, table], inputs.range(6).map(lambda number: 0 // (number != 3)))
+
+    for made in (rows, choices):
+        elements = made().iterator()
+        first = [next(elements)["number"] for _ in range(3)]
+        with pytest.raises(FunctionFailed, match="element 3"):
+            next(made().iterator().restore(elements.state()))
+        assert first == [0, 1, 2]

@@ -46,3 +46,21 @@ def test_a_cycle_of_none_is_refused():
     """Bad arguments are told when the graph is built."""
     with pytest.raises(DatasetError, match=r"interleave\(cycle_length=0\)|flat_map\(cycle_length=0\)"):
         inputs.range(3).interleave(inputs.range, cycle_length=0)
+
+
+@pytest.mark.parametrize("cycle", [1, 2, 3, 16])
+def test_an_error_of_the_input_loses_no_dataset(cycle):
+    """Side by side, datasets come in the order that they have one after another, or all of them in any order."""
+
+    def checked(number):
+        return number // (number not in {1, 2, 5})
+
+    def datasets(**options):
+        source = inputs.range(8).map(checked)
+        return source.interleave(lambda number: inputs.from_elements([number] * 2), cycle_length=cycle, **options)
+
+    expected = list(datasets().ignore_errors())
+
+    assert list(datasets(num_parallel=2).ignore_errors()) == expected
+    assert sorted(datasets(num_parallel=2, deterministic=False).ignore_errors()) == sorted(expected)
+    assert sorted(expected) == [0, 0, 3, 3, 4, 4, 6, 6, 7, 7]
