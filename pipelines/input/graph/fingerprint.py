@@ -2,8 +2,8 @@
 
 An op counts by its kind, its arguments and its inputs; a function by its code and all that this code uses
 (`orchestrator.fingerprint`); a source file by its name, size and time of change, or by its content. What only changes
-how fast it goes does not count: parallelism, buffers, prefetch and cache, and snapshots on the way. Neither does what
-comes after the op, nor in which order the graph was built.
+how fast it goes does not count: parallelism, buffers, prefetch and cache, and snapshots on the way, unless they keep
+the rounds of a repeat from differing. Neither does what comes after the op, nor in which order the graph was built.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import DatasetError, Unfingerprintable, UnreadableInput
 from spanwise.pipelines.input.element import each_leaf
 from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops
+from spanwise.pipelines.input.ops.interleave import Interleave
+from spanwise.pipelines.input.ops.repeat import Repeat
 
 FilesBy: TypeAlias = Literal["mtime", "content", "size"]
 """What tells that a source file is another one: its time of change (and name and size), or every byte of it."""
@@ -63,13 +65,31 @@ def of_graph(op: Op, *, files_by: FilesBy = "mtime") -> str:
         DatasetError: a source file is not there.
     """
     done: dict[int, str] = {}
+    kept = _kept_rounds(op)
 
     def of(each: Op) -> str:
         if id(each) not in done:
-            done[id(each)] = _of_step(each, [of(one) for one in _below(each)], files_by)
+            made = _of_step(each, [of(one) for one in _below(each)], files_by)
+            done[id(each)] = fingerprint.digest("kept for all rounds", made) if id(each) in kept else made
         return done[id(each)]
 
     return fingerprint.digest("dataset", _own_version(), of(op))
+
+
+def _kept_rounds(op: Op) -> frozenset[int]:
+    """The ids of caches and snapshots below a repeat that change its elements: without them, rounds would differ."""
+    repeated = [each for repeat in list_ops(op) if isinstance(repeat, Repeat) for each in list_ops(repeat.input)]
+    return frozenset(
+        id(each)
+        for each in repeated
+        if _is_built_in(each) and type(each).__name__ in {"Cache", "Snapshot"} and any(map(_may_differ, list_ops(each)))
+    )
+
+
+def _may_differ(op: Op) -> bool:
+    """Whether an op may yield other elements, or in another order, in each round."""
+    draws = hasattr(op, "seed") and getattr(op, "shuffle", True) and getattr(op, "reshuffle_each_iteration", True)
+    return draws or not op.proves_place
 
 
 @functools.cache
@@ -84,11 +104,16 @@ def with_options(graph: str, op: Op, options: Options) -> str:
     Without any seed each pass draws another one, and any of them will do.
     """
     ops = list_ops(op)
-    if options.seed is not None and any(getattr(each, "seed", 0) is None for each in ops):
+    if options.seed is not None and any(map(_leaves_seed_open, ops)):
         graph = fingerprint.digest("seeded", graph, options.seed)
     if not options.deterministic and any(getattr(each, "deterministic", False) is None for each in ops):
         graph = fingerprint.digest("in any order", graph)
     return graph
+
+
+def _leaves_seed_open(op: Op) -> bool:
+    """Whether what an op yields follows from the pass's seed; a function's datasets may have ops without one."""
+    return getattr(op, "seed", 0) is None or isinstance(op, Interleave)
 
 
 def of_steps(op: Op) -> list[tuple[str, str]]:

@@ -430,6 +430,14 @@ def test_the_seed_of_the_options_counts():
     assert own[0] == own[1]
 
 
+def test_the_seed_of_a_pass_counts_in_datasets_that_a_function_makes():
+    """An op that leaves its seed open may be in one of them: each seed of the options has a snapshot of its own."""
+    nested = inputs.range(3).flat_map(lambda _: inputs.range(20).shuffle())
+    found = [list(nested.options(seed=seed).snapshot("memory://nested seeds")) for seed in (1, 2)]
+
+    assert found[0] != found[1]
+
+
 def test_elements_in_any_order_are_another_snapshot():
     """A pass that promises an order does not read them."""
     numbers = inputs.range(3).map(str, num_parallel=2)

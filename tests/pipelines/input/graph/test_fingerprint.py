@@ -43,6 +43,11 @@ DIFFERENT = {
     "buffer of shuffle": (BASE.shuffle(5, seed=1), BASE.shuffle(6, seed=1)),
     "take and skip": (BASE.take(3), BASE.skip(3)),
     "one input or another": (BASE.concatenate(inputs.range(3)), inputs.range(3).concatenate(BASE)),
+    "whether rounds are kept": (BASE.shuffle(seed=1).repeat(2), BASE.shuffle(seed=1).cache().repeat(2)),
+    "whether a snapshot keeps rounds": (
+        BASE.shuffle(seed=1).take(3).repeat(2),
+        BASE.shuffle(seed=1).take(3).snapshot("unused").repeat(2),
+    ),
     "an op or none": (BASE, BASE.take(-1)),
     "order given up": (BASE.map(add, num_parallel=2), BASE.map(add, num_parallel=2, deterministic=False)),
     "a value": (inputs.from_arrow(pa.table({"x": [1]})), inputs.from_arrow(pa.table({"x": [2]}))),
