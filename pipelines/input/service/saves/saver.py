@@ -15,7 +15,7 @@ from spanwise.pipelines.input.graph.fingerprint import digest_files
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, mix_seed
 from spanwise.pipelines.input.rows import in_rows
-from spanwise.pipelines.input.service.sharding.splits import plan_graph, splits_of_shard
+from spanwise.pipelines.input.service.sharding.splits import plan_graph, share_seeds, splits_of_shard
 from spanwise.pipelines.input.service.wire.connection import CallCanceled
 from spanwise.pipelines.input.service.wire.dispatcher_connection import DispatcherConnection
 from spanwise.pipelines.input.service.wire.requests import (
@@ -140,8 +140,10 @@ class Saver:
         save = self._save
         graph = self._graph(save.dataset)
         options = graph.options
-        for number, part in splits_of_shard(plan_graph(graph.op, options), save.shards, shard):
-            seed = mix_seed(save.seed if options.seed is None else options.seed, number)
+        shared = save.seed if options.seed is None else options.seed
+        whole = plan_graph(share_seeds(graph.op, shared), options)
+        for number, part in splits_of_shard(whole, save.shards, shard):
+            seed = mix_seed(shared, number)
             alone = options.autotune and save.shards == 1
             settings = replace(options, seed=seed, optimize=False, autotune=alone, deterministic=True)
             yield DatasetIterator(part, settings, 0, blocks=in_rows(part), dataset=graph.flow), part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -117,7 +118,8 @@ class QueuedSourceStream(Stream):
 class QueuedRepeat(Repeat):
     """A repeat over queued sources: a repetition in which other workers got every split does not end it.
 
-    One of which this worker got every split, and which gave nothing, ends it as it ends a repeat that is not shared.
+    One of which this worker got every split, and which gave nothing, ends a repeat without end as it ends one that is
+    not shared.
     """
 
     def open(self, opening: Opening) -> Stream:
@@ -147,8 +149,11 @@ class QueuedRepeatStream(Stream):
                 self._source.close()
                 self._source = None
                 self._round += 1
-                if not self._given:
+                if not self._given and self._op.rounds == math.inf:
                     self._end_in_vain()
+            except Exception:
+                self._given, self._vain = True, 0  # it was used up by an element
+                raise
             else:
                 self._given, self._vain = True, 0
                 return element

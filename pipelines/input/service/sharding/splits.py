@@ -6,6 +6,7 @@ So the dispatcher counts and knows nothing of what it hands out; what split 7 of
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Final
 
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.graph.rewrite import optimize
-from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, list_ops, rebuild
+from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, list_ops, mix_seed, rebuild
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.csv import Csv
 from spanwise.pipelines.input.ops.file_source import FileSource
@@ -21,6 +22,7 @@ from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.ops.random_access import RandomAccess
+from spanwise.pipelines.input.ops.random_map import RandomMap
 from spanwise.pipelines.input.ops.range import Range
 from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.sample import Sample
@@ -46,6 +48,24 @@ def sources_of(op: Op) -> list[Op]:
 def plan_graph(op: Op, options: Options) -> Op:
     """The graph as workers run it, on which splits are counted: rewritten, but each `repeat` stays an op."""
     return optimize(op, replace(options, without=options.without | {"shuffle_and_repeat_fusion"})).op
+
+
+def share_seeds(op: Op, seed: int) -> Op:
+    """The graph with the seeds that its splits have in common: of the order of a whole source, and of numbers by a key.
+
+    All others are left open, so that a shuffle differs from split to split.
+    """
+    numbers = itertools.count()
+
+    def give(each: Op) -> Op:
+        if getattr(each, "seed", 0) is not None:
+            return each
+        drawn = mix_seed(seed, next(numbers))  # as `assign_seeds` does
+        if isinstance(each, RandomAccess) or (isinstance(each, RandomMap) and each.key is not None):
+            return replace(each, seed=drawn)
+        return each
+
+    return rebuild(op, give)
 
 
 # Splits.

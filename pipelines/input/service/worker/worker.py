@@ -20,7 +20,7 @@ from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
 from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
-from spanwise.pipelines.input.service.sharding.splits import cut_to_split, describe_split, plan_graph
+from spanwise.pipelines.input.service.sharding.splits import cut_to_split, describe_split, plan_graph, share_seeds
 from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
@@ -228,8 +228,9 @@ class WorkerServer(Serving):
         assert request.split is not None
         shipped = self._graph(request.dataset)
         options = shipped.options
-        seed = mix_seed(request.seed if options.seed is None else options.seed, request.split)
-        graph = with_own_caches(cut_to_split(plan_graph(shipped.op, options), request.split))
+        shared = request.seed if options.seed is None else options.seed
+        seed = mix_seed(shared, request.split)
+        graph = with_own_caches(cut_to_split(plan_graph(share_seeds(shipped.op, shared), options), request.split))
         options = replace(options, seed=seed, optimize=False, autotune=False, in_order=True)
         place = f"the beginning of {describe_split(plan_graph(shipped.op, options), request.split)}."
         return TaskPass(graph, options, shipped.flow, epoch=parse_epoch(request.epoch), place=place)

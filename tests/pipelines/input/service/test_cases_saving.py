@@ -83,3 +83,10 @@ def test_a_file_that_changes_while_workers_read_it_is_not_saved(two, tmp_path):
         inputs.save(inputs.from_parquet(path).map(replace_file), lake, two.target)
 
     assert not list(lake.glob("*/metadata.final"))
+
+
+def test_the_shards_of_a_shuffled_source_have_one_order(two, tmp_path):
+    """Each of its elements is saved, and once, although no seed was given."""
+    inputs.save(inputs.from_random_access(range(300), shuffle=True), tmp_path, two.target)
+
+    assert sorted(inputs.load(tmp_path)) == list(range(300))

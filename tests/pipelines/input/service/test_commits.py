@@ -15,7 +15,7 @@ from spanwise.pipelines.input.lookahead import Lookahead
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.lease_reader import LeaseReader
 from spanwise.pipelines.input.service.wire.connection import Disconnected
-from tests.pipelines.input.service.servers import Service
+from tests.pipelines.input.service.servers import Service, listed
 from tests.servers import eventually
 
 COUNT = 120
@@ -336,3 +336,37 @@ def test_a_state_continues_however_often_it_was_restored_in_vain(service, job_na
         each.close()
 
     assert sorted(learned) == SQUARES
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "exactly_once"])
+@pytest.mark.parametrize("options", [{}, {"seed": 5}], ids=["no seed", "a seed of the options"])
+def test_parts_of_a_shuffled_source_have_one_order(service, mode, options):
+    """Splits of a source that is read in a random order are cut from the same order: no element is in two of them."""
+    dataset = inputs.from_random_access(range(20), shuffle=True).options(**options)
+
+    for made, times in ((dataset.cache(), 1), (dataset.repeat(2), 2)):
+        assert sorted(made.distribute(service.target, mode)) == sorted([*range(20)] * times)
+
+
+@pytest.mark.parametrize("mode", ["dynamic", "exactly_once"])
+def test_elements_of_one_key_have_the_same_numbers_in_each_split(service, mode):
+    """With a seed of the options these are the numbers of a pass without a service."""
+    drawn = inputs.range(20).random_map(lambda n, numbers: (n % 3, int(numbers.integers(10**9))), key=lambda n: n % 3)
+
+    with drawn.distribute(service.target, mode).iterator(epoch=0) as elements:
+        assert len(set(elements)) == 3
+    seeded = drawn.options(seed=5)
+    with seeded.distribute(service.target, mode).iterator(epoch=0) as elements:
+        assert set(elements) == set(seeded.iterator(epoch=0))
+
+
+@pytest.mark.parametrize("mode", ["data", "dynamic", "exactly_once"])
+def test_rounds_that_give_nothing_do_not_end_a_count_of_rounds(mode):
+    """Each round draws anew, so that a later one may have what an earlier one lacked."""
+    drawn = inputs.range(1).random_map(lambda _, numbers: int(numbers.integers(6)), key=lambda n: n, seed=1)
+    zeros = drawn.filter(lambda number: number == 0).repeat(40)
+    expected = list(zeros.iterator(epoch=0))
+
+    with listed(1) as one, zeros.distribute(one.target, mode).iterator(epoch=0) as elements:
+        assert list(elements) == expected
+    assert 0 < len(expected) < 40
