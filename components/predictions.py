@@ -54,7 +54,7 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
         ParameterError: a label is not one of the classes.
     """
     made = table.column(label) if isinstance(label, str) else label(table)
-    found = made.to_pylist() if isinstance(made, pa.ChunkedArray | pa.Array) else np.asarray(made).tolist()
+    found = made.to_pylist() if isinstance(made, pa.ChunkedArray | pa.Array) else np.asanyarray(made).tolist()
     if not isinstance(found, list) or len(found) != len(table):
         raise ParameterError(f"label returned {found!r:.60} for {len(table)} rows; expected one class for each row.")
     places: dict[object, float] = {name: float(place) for place, name in enumerate(names)}
@@ -74,7 +74,7 @@ def chances(values: object, rows: int, classes: int) -> Floats:
     Raises:
         ParameterError: it has another number of values, or values that are not numbers.
     """
-    array = np.asarray(values)
+    array = _as_array(values)
     if array.shape != (rows, classes):
         raise ParameterError(
             f"predict_fn returned an array of shape {array.shape} for {rows} rows and {classes} classes; expected one "
@@ -92,10 +92,15 @@ def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scala
         ParameterError: it has another number of values.
     """
     if isinstance(values, pa.RecordBatch | pa.Table):
-        named: Mapping[object, object] = dict(zip(values.schema.names, values.columns, strict=True))
+        named: list[tuple[object, object]] = list(zip(values.schema.names, values.columns, strict=True))
     else:
-        named = values if isinstance(values, Mapping) else {name: values}
-    return {str(key): _column(str(key), value, rows) for key, value in named.items()}
+        named = list(values.items()) if isinstance(values, Mapping) else [(name, values)]
+    found: dict[str, pa.Array[pa.Scalar[pa.DataType]]] = {}
+    for key, value in named:
+        if str(key) in found:
+            raise ParameterError(f"predict_fn returned two columns called {str(key)!r}; rename one of them.")
+        found[str(key)] = _column(str(key), value, rows)
+    return found
 
 
 def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
@@ -104,11 +109,11 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
     elif isinstance(values, pa.Array):
         array = values
     else:
-        found = np.asarray(values)
+        found = np.asanyarray(values)  # a masked array stays one: what is masked is missing
         if found.shape == (rows, 1):
             found = found[:, 0]
         try:
-            array = pa.array(found if found.ndim == 1 else list(found))
+            array = pa.array(found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ParameterError(f"predict_fn returned {name!r} as {values!r:.80}, not a column: {error}.") from error
     if len(array) != rows:
@@ -120,9 +125,8 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
 
 def _vector(what: str, values: object, rows: int) -> Floats:
     if isinstance(values, pa.ChunkedArray | pa.Array):
-        values = values.cast(pa.float64()) if _is_number(values.type) else values
-        values = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
-    array = np.asarray(values)
+        values = _to_numpy(what, values)
+    array = _as_array(values)
     if array.shape == (rows, 1):
         array = array[:, 0]
     if array.shape != (rows,):
@@ -133,7 +137,16 @@ def _vector(what: str, values: object, rows: int) -> Floats:
     return _floats(what, array)
 
 
+def _as_array(values: object) -> NDArray[np.generic]:
+    """An array, in which what a masked array masks is None."""
+    if isinstance(values, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(values), None, values.data.astype(object))
+    return np.asarray(values)
+
+
 def _floats(what: str, array: NDArray[np.generic]) -> Floats:
+    if array.dtype.kind in "mM":  # as a number, a missing one is -2^63
+        raise _refuse_times(what, array.dtype)
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -141,6 +154,25 @@ def _floats(what: str, array: NDArray[np.generic]) -> Floats:
             f"{what} returned {array.dtype} values such as {array.flat[0]!r}; expected numbers. "
             "Use a function as label that returns numbers, or set classes=(…)."
         ) from error
+
+
+def _refuse_times(what: str, type_: object) -> ParameterError:
+    return ParameterError(
+        f"{what} returned {type_}; expected numbers. What number a time is depends on its unit: return numbers of "
+        "a unit that you choose, such as seconds. A label may be a function of the table."
+    )
+
+
+def _to_numpy(
+    what: str, values: pa.ChunkedArray[pa.Scalar[pa.DataType]] | pa.Array[pa.Scalar[pa.DataType]]
+) -> NDArray[np.generic]:
+    if pa.types.is_temporal(values.type):
+        raise _refuse_times(what, values.type)
+    if pa.types.is_nested(values.type):
+        raise ParameterError(f"{what} returned {values.type}; expected one number for each row.")
+    if _is_number(values.type):
+        values = values.cast(pa.float64(), safe=False)  # the nearest doubles, also of numbers beyond 2^53
+    return values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
 
 
 def _is_number(type_: pa.DataType) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -23,6 +24,7 @@ from spanwise.orchestrator.signature import Attempt, Input, Output
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 log = logging.getLogger("spanwise.serving")
 
@@ -187,19 +189,17 @@ class FilePredictor:
         schema: pa.Schema | None = None
         writer: pq.ParquetWriter | None = None
         try:
-            with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            with _damage(source):
+                file = pq.ParquetFile(source, page_checksum_verification=True)
+            with file:
                 identifying = rows.choose_columns(file.schema_arrow, self.columns)
-                for batch in file.iter_batches(self.batch_size):
-                    if not len(batch):
-                        continue
+                for batch in _read_batches(file, source, self.batch_size):
                     predictions = self._predict_batch(batch)
                     schema = schema or predictions.schema
                     _refuse_mixed(predictions.schema, schema)
                     writer = writer or pq.ParquetWriter(target, schema, write_page_checksum=True)
                     writer.write_batch(predictions)
                     count += len(batch)
-        except (pa.ArrowException, OSError) as error:
-            raise UnreadableInput(f"{source}: damaged ({error}). Ingest its span again.") from error
         finally:
             if writer is not None:
                 writer.close()
@@ -240,8 +240,33 @@ class FilePredictor:
         return pa.RecordBatch.from_arrays(arrays, names=[*self.columns, *columns])
 
 
+@contextmanager
+def _damage(source: Path) -> Iterator[None]:
+    """Takes what pyarrow says of a file for damage. Nothing of the user's runs inside, which raises errors alike."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableInput(f"{source}: damaged ({error}). Ingest its span again.") from error
+
+
+def _read_batches(file: pq.ParquetFile, source: Path, size: int) -> Iterator[pa.RecordBatch]:
+    """The batches that have rows."""
+    with _damage(source):
+        for batch in file.iter_batches(size):
+            if len(batch):
+                yield batch
+
+
 def _refuse_mixed(schema: pa.Schema, first: pa.Schema) -> None:
-    for mine, theirs in zip(schema, first, strict=False):
+    if len(schema) != len(first):
+        some, others = (", ".join(each.names) for each in (first, schema))
+        raise ParameterError(
+            f"predict_fn returned the columns {some} for some rows and {others} for others; "
+            "return the same columns and types for all."
+        )
+    for mine, theirs in zip(schema, first, strict=True):
         if mine.name != theirs.name or mine.type != theirs.type:
             raise ParameterError(
                 f"predict_fn returned {theirs.name} as {theirs.type} for some rows and {mine.name} as {mine.type} "

@@ -167,3 +167,30 @@ def test_a_span_without_a_row_gives_files_without_a_row(tmp_path):
     (found,) = tables(inferred(tmp_path, columns=("id",), files=files)).values()
 
     assert found.schema == pa.schema([("id", pa.string()), ("prediction", pa.float64())])
+
+
+@pytest.mark.parametrize("batch_size", [2, 100])
+def test_columns_that_only_some_rows_have_are_refused(tmp_path, batch_size):
+    """Whether they lie in one file or in two: the artifact says of all files which columns they have."""
+
+    def named(model, table):
+        x = table["x"].to_numpy()
+        return {"a": x} if x[-1] >= 3 + (batch_size > 2) else {"a": x, "b": x}
+
+    error = inferred(tmp_path, named, batch_size=batch_size).error
+
+    assert "the columns a, b for some rows and a for others" in error
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no weights"), pa.ArrowInvalid("no number")])
+def test_an_error_of_the_function_is_no_damage_of_the_examples(tmp_path, error):
+    """To ingest the span again would change nothing."""
+
+    def fails(model, table):
+        raise error
+
+    said = inferred(tmp_path, fails).error
+
+    assert str(error) in said
+    assert "damaged" not in said
+    assert "Ingest" not in said

@@ -1,0 +1,77 @@
+"""Predictions: what a user's functions return is read as numbers or columns, or refused."""
+
+import math
+import os
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.components import predictions
+from spanwise.orchestrator.errors import ParameterError
+from tests.components.ingest.generated import build, draw_type, draw_value
+
+COLUMNS = int(os.environ.get("SPANWISE_TEST_PREDICTIONS", "300"))
+
+
+def as_numbers(values, type_):
+    """What Python makes of a column of labels: one float for each row; None if these are no numbers."""
+    types = pa.types
+    if types.is_temporal(type_) or types.is_nested(type_):
+        return None
+    try:
+        return [math.nan if value is None else float(value) for value in values]
+    except ValueError:
+        return None
+
+
+def same(found, wanted):
+    return [repr(float(each)) for each in found] == [repr(each) for each in wanted]
+
+
+def test_a_column_of_any_type_is_labels_that_python_reads_alike_or_is_refused():
+    """Whole numbers beyond 2^53 are the nearest doubles, missing values NaN; times are no numbers."""
+    for seed in range(COLUMNS):
+        random = Random(f"labels {seed}")
+        type_ = draw_type(random, random.choice([0, 0, 1]))
+        values = [draw_value(random, type_) for _ in range(random.choice([1, 2, 5]))]
+        wanted = as_numbers(values, type_)
+        table = pa.table({"y": build(values, type_)})
+        for read in (lambda t: predictions.labels("y", t), lambda t: predictions.scores(t["y"], len(t))):
+            try:
+                found = read(table)
+            except ParameterError:
+                found = None
+            except BaseException as error:
+                error.add_note(f"seed {seed}: {type_} {values}")
+                raise
+            if wanted is None or found is None:
+                assert wanted is found, (seed, type_, values, found)
+            else:
+                assert same(found, wanted), (seed, type_, values, found)
+
+
+def test_what_a_masked_array_masks_is_missing():
+    """Of a score, of a label, of one of several numbers, and of a column; NumPy would read what is below the mask."""
+    masked = np.ma.masked_array([0.5, 7.0], mask=[False, True])
+    pairs = np.ma.masked_array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
+    table = pa.table({"y": [1, 2]})
+
+    assert same(predictions.scores(masked, 2), [0.5, math.nan])
+    assert same(predictions.labels(lambda _: masked, table), [0.5, math.nan])
+    assert same(predictions.classes(lambda _: np.ma.masked_array([1, 2], [0, 1]), table, [1, 2]), [0.0, math.nan])
+    assert same(predictions.chances(pairs, 2, 2)[0], [1.0, math.nan])
+    assert predictions.columns(masked, 2, "p")["p"].to_pylist() == [0.5, None]
+    assert predictions.columns({"p": pairs}, 2, "")["p"].to_pylist() == [[1, None], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [pa.table([pa.array([1.0]), pa.array([2.0])], names=["a", "a"]), {1: [1.0], "1": [2.0]}],
+    ids=["table", "mapping"],
+)
+def test_two_columns_of_one_name_are_refused(returned):
+    """Only the last of them would be written."""
+    with pytest.raises(ParameterError, match="two columns called"):
+        predictions.columns(returned, 1, "prediction")
