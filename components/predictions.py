@@ -91,6 +91,11 @@ def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scala
     Raises:
         ParameterError: it has another number of values.
     """
+    if hasattr(values, "columns") and hasattr(values, "to_numpy"):  # NumPy would make lists of it, without names
+        raise ParameterError(
+            f"predict_fn returned a {type(values).__qualname__} of {type(values).__module__.partition('.')[0]}; return "
+            "a pyarrow table: frame.to_arrow() of Polars, pyarrow.Table.from_pandas(frame, preserve_index=False)."
+        )
     if isinstance(values, pa.RecordBatch | pa.Table):
         named: list[tuple[object, object]] = list(zip(values.schema.names, values.columns, strict=True))
     else:
@@ -113,7 +118,9 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
         if found.shape == (rows, 1):
             found = found[:, 0]
         try:
-            array = pa.array(found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found))
+            array = pa.array(
+                found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found)
+            )
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ParameterError(f"predict_fn returned {name!r} as {values!r:.80}, not a column: {error}.") from error
     if len(array) != rows:
@@ -140,7 +147,9 @@ def _vector(what: str, values: object, rows: int) -> Floats:
 def _as_array(values: object) -> NDArray[np.generic]:
     """An array, in which what a masked array masks is None."""
     if isinstance(values, np.ma.MaskedArray):
-        return np.where(np.ma.getmaskarray(values), None, values.data.astype(object))
+        found: NDArray[np.object_] = values.data.astype(object)
+        found[np.ma.getmaskarray(values)] = None
+        return found
     return np.asarray(values)
 
 

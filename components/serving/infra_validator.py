@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import math
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -177,7 +178,8 @@ def _predict_in_fresh_process(
         how = f"was killed by signal {-process.returncode}" if process.returncode < 0 else "failed"
         return {}, f"a fresh process {how}: {lines[-1] if lines else 'it printed nothing'}"
     with np.load(predictions, allow_pickle=True) as file:
-        return {name: _array(file[name]) for name in file.files}, ""
+        names = json.loads(str(file["names"]))
+        return {name: _array(file[f"column {number}"]) for number, name in enumerate(names)}, ""
 
 
 def _array(values: object) -> NDArray[np.generic]:
@@ -190,13 +192,39 @@ def _find_invalid(served: Mapping[str, NDArray[np.generic]], rows: int) -> list[
     """Why predictions are invalid, whatever the right ones are."""
     import numpy as np
 
-    reasons = []
+    reasons = [] if served else ["predict_fn returned no columns"]
     for name, values in served.items():
         if not values.shape or values.shape[0] != rows:
             reasons.append(f"{name} has {values.shape[0] if values.shape else 1} values for {rows} rows")
-        elif np.issubdtype(values.dtype, np.number) and not np.isfinite(values).all():
-            reasons.append(f"{name} has {int((~np.isfinite(values)).sum())} values that are not finite numbers")
+            continue
+        numbers = np.issubdtype(values.dtype, np.number)
+        plain = [] if numbers else list(_list_values(values))
+        odd = int((~np.isfinite(values)).sum()) if numbers else sum(map(_is_odd, plain))
+        if missing := plain.count(None):
+            reasons.append(f"{name} has {missing} missing values")
+        if odd:
+            reasons.append(f"{name} has {odd} values that are not finite numbers")
     return reasons
+
+
+def _is_odd(value: object) -> bool:
+    import numpy as np
+
+    return isinstance(value, float | np.floating) and not np.isfinite(value)
+
+
+def _list_values(values: object) -> Iterator[object]:
+    """All single values, also those within lists and structs, as Python has them."""
+    import numpy as np
+
+    plain = values.tolist() if isinstance(values, np.ndarray) else values
+    if isinstance(plain, Mapping):
+        plain = list(plain.values())
+    if isinstance(plain, list | tuple):
+        for each in plain:
+            yield from _list_values(each)
+    else:
+        yield plain
 
 
 def _find_differences(
@@ -217,6 +245,22 @@ def _find_differences(
             apart = np.abs(values.astype(np.float64) - mine.astype(np.float64))
             row = int(np.unravel_index(apart.argmax(), apart.shape)[0])
             reasons.append(f"{name} of row {row} is {values[row]} in a fresh process and {mine[row]} here")
-        elif not numbers and values.tolist() != mine.tolist():
+        elif not numbers and not _are_close(values, mine, tolerance):
             reasons.append(f"{name} is not the same in a fresh process as here")
     return reasons
+
+
+def _are_close(one: object, other: object, tolerance: float) -> bool:
+    """Whether two values are the same, but for the rounding of numbers, also within lists and structs."""
+    import numpy as np
+
+    one, other = (each.tolist() if isinstance(each, np.ndarray) else each for each in (one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_close(one[key], other[key], tolerance) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(
+            _are_close(mine, theirs, tolerance) for mine, theirs in zip(one, other, strict=True)
+        )
+    if isinstance(one, float | np.floating) and isinstance(other, float | np.floating):
+        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(one == other)

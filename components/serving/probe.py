@@ -30,19 +30,31 @@ def main() -> None:
     assert callable(function)
     table = pq.read_table(str(request["rows"]), page_checksum_verification=True)
     predictions = function(Path(str(request["model"])), table)
+    found = arrays(predictions)
+    # by their numbers: a name may be that of an option of NumPy
+    numbered = {f"column {number}": values for number, values in enumerate(found.values())}
     with Path(str(request["predictions"])).open("wb") as file:
-        np.savez(file, **arrays(predictions))  # type: ignore[arg-type]  # numpy's stub takes its own options for all of them
+        np.savez(file, names=np.array(json.dumps(list(found))), **numbered)  # type: ignore[arg-type]  # options, to the stub
 
 
 def arrays(predictions: object) -> dict[str, object]:
     """Predictions as arrays by name; a plain array has the name "prediction"."""
+    if hasattr(predictions, "schema"):  # a table or batch of pyarrow
+        return {name: _array(predictions.column(name)) for name in predictions.schema.names}  # type: ignore[attr-defined]
+    if isinstance(predictions, Mapping):
+        return {str(name): _array(values) for name, values in predictions.items()}
+    return {"prediction": _array(predictions)}
+
+
+def _array(values: object) -> object:
+    """An array, in which what a masked array masks is None."""
     import numpy as np
 
-    if hasattr(predictions, "schema"):  # a table or batch of pyarrow
-        return {name: np.asarray(predictions.column(name)) for name in predictions.schema.names}  # type: ignore[attr-defined]
-    if isinstance(predictions, Mapping):
-        return {str(name): np.asarray(values) for name, values in predictions.items()}
-    return {"prediction": np.asarray(predictions)}
+    if isinstance(values, np.ma.MaskedArray):
+        found = values.data.astype(object)
+        found[np.ma.getmaskarray(values)] = None
+        return found
+    return np.asarray(values)
 
 
 def _user_code(file: str) -> ModuleType:

@@ -5,6 +5,7 @@ import os
 from random import Random
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -75,3 +76,11 @@ def test_two_columns_of_one_name_are_refused(returned):
     """Only the last of them would be written."""
     with pytest.raises(ParameterError, match="two columns called"):
         predictions.columns(returned, 1, "prediction")
+
+
+def test_a_frame_is_refused_with_the_call_that_makes_a_table_of_it():
+    """Its columns would become one column of lists, and lose their names."""
+    frame = pl.DataFrame({"a": [1.0], "b": [2.0]})
+
+    with pytest.raises(ParameterError, match="returned a DataFrame of polars; return a pyarrow table"):
+        predictions.columns(frame, 1, "prediction")

@@ -4,9 +4,13 @@ import importlib.util
 import json
 import sys
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from spanwise.components import Importer, InfraValidator, Pusher
+from spanwise.components.serving import infra_validator
+from spanwise.components.serving.probe import arrays
 from spanwise.orchestrator import Model, ParameterError
 from tests.components import served_model as serving
 from tests.components.flow import Bench, Lake, only
@@ -60,6 +64,36 @@ def test_a_pipeline_file_is_loaded_by_its_path(tmp_path, monkeypatch):
 def test_a_table_of_predictions_may_be_anything(tmp_path):
     """Texts and yes or no are compared as they are."""
     assert only(tried(tmp_path, serving.named)["InfraValidator"], "blessing").properties["blessed"] == 1
+
+
+def test_lists_of_numbers_are_compared_number_by_number(tmp_path):
+    """Within the tolerance, and whatever the columns are called."""
+    assert only(tried(tmp_path, serving.lists)["InfraValidator"], "blessing").properties["reasons"] == []
+
+
+@pytest.mark.parametrize(
+    ("predictions", "said"),
+    [
+        (pa.table({"p": [[0.25, 1.0], [0.25, np.nan]]}), "p has 1 values that are not finite numbers"),
+        (pa.table({"p": [{"x": 1.0}, {"x": None}]}), "p has 1 missing values"),
+        (pa.table({"p": ["late", None]}), "p has 1 missing values"),
+        (pa.table({"p": pa.array([1, None], pa.timestamp("us"))}), "p has 1 missing values"),
+        ([0.5, None], "prediction has 1 missing values"),
+        (np.ma.masked_array([0.5, 0.5], [False, True]), "prediction has 1 missing values"),
+        (pa.table({}), "predict_fn returned no columns"),
+    ],
+)
+def test_a_row_without_a_prediction_is_found_in_every_type(predictions, said):
+    """Also within lists and structs, and where NumPy would read what is below a mask."""
+    assert infra_validator._find_invalid(arrays(predictions), 2) == [said]
+
+
+@pytest.mark.parametrize("other", [[["a", "c"], ["b"]], [["a", "b"], ["b", "b"]], [{"x": 1}, {"x": 1}]])
+def test_other_lists_are_another_prediction(other):
+    """Of other values, or of another length."""
+    ours, theirs = ({"p": arrays(pa.table({"p": each}))["p"]} for each in ([["a", "b"], ["b"]], other))
+
+    assert infra_validator._find_differences(ours, theirs, 1e-6)
 
 
 @pytest.mark.parametrize(
