@@ -178,7 +178,7 @@ class Evaluator(Component):
             log.warning("baseline-ignored", extra={"model": failed.model, "reason": str(failed)})
             baseline, baseline_error = None, f"{failed.model}: {failed}"
             measurement = measure(replace(spec, models={model.name: model.path}))
-        _refuse_left_out(self.name, measurement.left_out, slice_thresholds or {})
+        _refuse_left_out(self.name, measurement, small_slice_rows, slice_thresholds or {})
         _log_gaps(measurement, ordered, split)
         judged, refusals = _judge_measurement(
             measurement,
@@ -302,14 +302,26 @@ def _log_gaps(measurement: Measurement, examples: Sequence[Examples], split: str
         log.warning("slices-skipped", extra={"by": slicing, "rows": measurement.rows, "reason": "there are too many"})
 
 
-def _refuse_left_out(node: str, left_out: Sequence[Slicing], thresholds: Mapping[str, Threshold]) -> None:
+def _refuse_left_out(node: str, measurement: Measurement, small_rows: int, thresholds: Mapping[str, Threshold]) -> None:
     """Refuses to bless by slices that were not measured."""
-    for slicing in left_out:
-        if any(t.by is None or _slicing(t.by) == slicing for t in thresholds.values()):
+    for group in measurement.slices:
+        if group.next_size >= max(small_rows, 1) and _is_judged(group.by, thresholds):
+            raise ParameterError(
+                f"{node}: {len(group.sizes):,} of {group.occurring:,} slices by {', '.join(group.by)} are measured; "
+                f"slice_thresholds judge all that have small_slice_rows={small_rows} rows or more. Set "
+                f"small_slice_rows={group.next_size + 1} or more, slice by a column with fewer values, or name the "
+                "slices to judge: Threshold(…, by=…)."
+            )
+    for slicing in measurement.left_out:
+        if _is_judged(slicing, thresholds):
             raise ParameterError(
                 f"{node}: there are too many slices by {', '.join(slicing)} to measure, and slice_thresholds judge "
                 "them. Slice by a column with fewer values, or name the slices to judge: Threshold(…, by=…)."
             )
+
+
+def _is_judged(slicing: Slicing, thresholds: Mapping[str, Threshold]) -> bool:
+    return any(t.by is None or _slicing(t.by) == slicing for t in thresholds.values())
 
 
 def _judge_measurement(

@@ -193,7 +193,8 @@ def _measure_slices(
     """The figures of the largest slices."""
     of_rows = number_slices(exact, slicing)
     sizes = np.bincount(of_rows)
-    largest = np.argsort(-sizes, kind="stable")[:MOST_SLICES]
+    ordered = np.argsort(-sizes, kind="stable")
+    largest, others = ordered[:MOST_SLICES], ordered[MOST_SLICES:]
     numbers = np.full(len(sizes), -1)
     numbers[largest] = np.arange(len(largest))
     groups = numbers[of_rows]
@@ -203,6 +204,7 @@ def _measure_slices(
         sizes=sizes[largest].tolist(),
         figures={m: _compute_figures(exact, m, spec, groups, sizes[largest], order) for m, order in orders.items()},
         occurring=len(sizes),
+        next_size=int(sizes[others[:1]].sum()),
     )
 
 

@@ -55,6 +55,7 @@ class SliceFigures:
     sizes: Sequence[int]
     figures: Mapping[str, Sums]  #: by model and metric, shape `(groups, 1 + replicates)`
     occurring: int  #: the number of slices in the data
+    next_size: int = 0  #: the rows of the largest slice that is not among them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,7 @@ class SliceTable:
     groups: Sequence[tuple[object, ...]]  #: the values of each, the largest first
     sizes: Whole
     occurring: int
+    next_size: int  #: the rows of the largest one that is not among them
     of_parts: Sequence[Whole]  #: for each part, the place of each of its slices among the largest, or -1
 
     def place_rows(self, part: int, exact: ExactRows) -> Whole:
@@ -93,6 +94,7 @@ def measure_parts(parts: Sequence[ScoredPart], spec: EvaluationSpec, scratch: Pa
                 sizes=table.sizes.tolist(),
                 figures={model: found.figures[number] for model, found in measured.items()},
                 occurring=table.occurring,
+                next_size=table.next_size,
             )
             for number, table in enumerate(tables)
             if table.by
@@ -160,7 +162,8 @@ def _choose_largest(
 ) -> SliceTable:
     """The largest slices; equals in the order in which their columns' values came, as in memory."""
     codes = np.array(slices, np.int64).reshape(len(slices), len(slicing))
-    order = np.lexsort((*codes.T[::-1], -sizes))[:MOST_SLICES]
+    ordered = np.lexsort((*codes.T[::-1], -sizes))
+    order, others = ordered[:MOST_SLICES], ordered[MOST_SLICES:]
     ranks = np.full(len(slices), -1, np.int64)
     ranks[order] = np.arange(len(order))
     return SliceTable(
@@ -171,6 +174,7 @@ def _choose_largest(
         ],
         sizes=sizes[order],
         occurring=len(slices),
+        next_size=int(sizes[others[:1]].sum()),
         of_parts=[ranks[numbers] for numbers in of_parts],
     )
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanwise.components import Evaluator, Importer, Threshold, judge
-from spanwise.components.evaluation import out_of_core
+from spanwise.components.evaluation import exact_rows, out_of_core
 from spanwise.orchestrator import Model, ParameterError, Pipeline
 from spanwise.resolvers import LatestBlessed
 from tests.components.flow import Bench, Lake, only
@@ -153,6 +153,25 @@ def test_slices_that_were_not_measured_bless_nothing(tmp_path, monkeypatch):
     assert report(shown)["slicings"][0] == {"by": ["span"], "occurring": None, "reported": 0}
     assert "slices by span are left out: there are too many" in page(shown)
     assert "too many slices by span to measure, and slice_thresholds judge them" in str(judged.error)
+
+
+@pytest.mark.parametrize("memory_rows", [10**6, 1])
+def test_a_slice_beyond_those_that_are_measured_blesses_nothing(tmp_path, monkeypatch, memory_rows):
+    """A threshold is of every slice that is not small; the error says from which size on all of them are measured."""
+    for module in (exact_rows, out_of_core):
+        monkeypatch.setattr(module, "MOST_SLICES", 2)
+    rows = {1: {"x": [0.9] * 9, "y": [1] * 6 + [0] * 3, "o": list("aaabbbccc")}}
+    asked = {"rows": rows, "memory_rows": memory_rows, "metrics": ("accuracy",), "slices": ("o",), "replicates": 0}
+    limit = {"accuracy": Threshold(at_least=0.9)}
+
+    judged = evaluated(tmp_path / "judged", slice_thresholds=limit, small_slice_rows=3, **asked)
+    shown = evaluated(tmp_path / "shown", thresholds=limit, small_slice_rows=3, **asked)
+    larger = evaluated(tmp_path / "larger", slice_thresholds=limit, small_slice_rows=4, **asked)
+
+    assert "2 of 3 slices by o are measured" in judged.error
+    assert "Set small_slice_rows=4 or more" in judged.error
+    assert shown.error is None
+    assert larger.error is None
 
 
 def test_rows_count_by_their_weights(tmp_path):
