@@ -157,14 +157,14 @@ class Preprocessor:
         Raises:
             PreprocessingError: a column is missing or of another type, or an expression fails; names the feature.
         """
-        frame = _frame(data)
         chosen = self._chosen(outputs)
-        there = set(frame.columns)
+        there = set(_column_names(data))
         if serving:
             chosen = [name for name in chosen if there.issuperset(self.features[name].meta.root_names())]
         self._refuse_missing(chosen, there)
-        given = [self._conform(frame[name]) for name in self.needs(chosen)]
-        conformed = pl.DataFrame(given) if given else pl.select(pl.repeat(0, len(frame)).alias("\x1arows"))
+        needed = self.needs(chosen)
+        given = [self._conform(column) for column in _columns(data, needed)]
+        conformed = pl.DataFrame(given) if needed else pl.select(pl.repeat(0, len(data)).alias("\x1arows"))
         features = {name: self.features[name] for name in chosen}
         return cast("T", _convert_like(data, evaluate(features, conformed)))
 
@@ -198,7 +198,7 @@ class Preprocessor:
         try:
             if column.dtype == pl.Null or (_is_text(column.dtype) and _is_text(wanted)):
                 return column.cast(wanted)
-            if _family(column.dtype) == _family(wanted):
+            if _are_alike(column.dtype, wanted):
                 found = column.cast(wanted)
                 if found.cast(column.dtype).equals(column, null_equal=True):
                     return found
@@ -279,12 +279,24 @@ def _is_text(type_: pl.DataType) -> bool:
     return type_ == pl.String or isinstance(type_, pl.Categorical | pl.Enum)
 
 
+def _are_alike(one: pl.DataType, other: pl.DataType) -> bool:
+    """Whether values of one type mean the same in the other, where it holds them."""
+    if isinstance(one, pl.List | pl.Array) and isinstance(other, pl.List | pl.Array):
+        return _are_alike(cast("pl.DataType", one.inner), cast("pl.DataType", other.inner))
+    if isinstance(one, pl.Struct) and isinstance(other, pl.Struct):
+        types = {field.name: cast("pl.DataType", field.dtype) for field in other.fields}
+        fields = [(cast("pl.DataType", field.dtype), types.get(field.name)) for field in one.fields]
+        return all(theirs is None or _are_alike(mine, theirs) for mine, theirs in fields)
+    return pl.Null in (one, other) or _family(one) == _family(other)
+
+
 def _family(type_: pl.DataType) -> str:
     if type_.is_numeric():
         return "number"
     if type_ in (pl.Date, pl.Datetime):
-        return "moment"
-    return "nested" if type_.is_nested() else str(type_)
+        # which moment a wall clock shows depends on a zone that it does not tell
+        return "wall clock" if getattr(type_, "time_zone", None) is None else "moment"
+    return "text" if _is_text(type_) else str(type_)
 
 
 def _versions() -> dict[str, str]:
@@ -297,15 +309,25 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _frame(data: pl.DataFrame | pa.Table | pa.RecordBatch) -> pl.DataFrame:
+def _column_names(data: pl.DataFrame | pa.Table | pa.RecordBatch) -> list[str]:
     if isinstance(data, pl.DataFrame):
-        return data
+        return data.columns
     if not hasattr(data, "schema"):
         raise PreprocessingError(
             f"apply takes a Polars frame, an Arrow table or record batch, not {type(data).__name__}; "
             "make one: pl.DataFrame(rows)."
         )
-    return cast("pl.DataFrame", pl.from_arrow(data))
+    return list(data.schema.names)
+
+
+def _columns(data: pl.DataFrame | pa.Table | pa.RecordBatch, names: Sequence[str]) -> list[pl.Series]:
+    """These columns; those that no feature is made of may have types that Polars does not read."""
+    if isinstance(data, pl.DataFrame):
+        return [data[name] for name in names]
+    try:
+        return cast("pl.DataFrame", pl.from_arrow(data.select(list(names)))).get_columns() if names else []
+    except _ANYTHING as error:
+        raise PreprocessingError(f"Polars cannot read one of the columns {', '.join(names)}: {error}") from error
 
 
 def _convert_like(data: object, found: pl.DataFrame) -> object:

@@ -29,7 +29,7 @@ from spanwise.components.transform.analyzers import (
     WeightedMeanAndDeviation,
     WeightedQuantile,
 )
-from spanwise.components.transform.trace import Columns, S, Use, analyze, literal
+from spanwise.components.transform.trace import Columns, Use, analyze, literal
 
 __all__ = [
     "Analyzer",
@@ -55,8 +55,13 @@ __all__ = [
 ]
 
 
-def _analyze_part(analyzer: Analyzer[S], name: str, expression: pl.Expr, type_: type[pl.DataType] | None) -> pl.Expr:
-    return analyze(analyzer, expression, use=lambda value: _typed(cast("dict[str, Plain]", value)[name], type_))
+def _analyze_extreme(name: str, expression: pl.Expr) -> pl.Expr:
+    def use(value: Plain) -> pl.Expr:
+        found = cast("dict[str, Plain]", value)[name]
+        unsigned = isinstance(found, int) and 2**63 <= found < 2**64
+        return pl.lit(found, dtype=pl.UInt64) if unsigned else _typed(found, None)
+
+    return analyze(Extremes(), expression, use=use)
 
 
 def _typed(value: Plain, type_: type[pl.DataType] | None) -> pl.Expr:
@@ -102,12 +107,12 @@ def total(expression: pl.Expr) -> pl.Expr:
 
 def minimum(expression: pl.Expr) -> pl.Expr:
     """The smallest number, time or text."""
-    return _analyze_part(Extremes(), "minimum", expression, None)
+    return _analyze_extreme("minimum", expression)
 
 
 def maximum(expression: pl.Expr) -> pl.Expr:
     """The largest number, time or text."""
-    return _analyze_part(Extremes(), "maximum", expression, None)
+    return _analyze_extreme("maximum", expression)
 
 
 def quantile(expression: pl.Expr, at: float, *, weight: pl.Expr | None = None) -> pl.Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, cast
 
@@ -105,6 +106,8 @@ class Extremes(Analyzer["list[Plain]"]):
         (column,) = values
         if column.dtype.is_float():
             column = finite(column)
+        if column.dtype == pl.Time and (column.cast(pl.Int64) % 1000 != 0).any():
+            raise ValueError("values are stored to the microsecond, and a time has nanoseconds; round it first")
         return [cast("Plain", column.min()), cast("Plain", column.max())]
 
     def merge(self, states: Sequence[list[Plain]]) -> list[Plain]:
@@ -112,10 +115,16 @@ class Extremes(Analyzer["list[Plain]"]):
         if not known:
             return [None, None]
         # of one type that has an order, which mypy cannot see
-        return [min(low for low, _ in known), max(high for _, high in known)]  # type: ignore[type-var]
+        lows, highs = zip(*known, strict=True)
+        return [min(lows, key=_order), max(highs, key=_order)]  # type: ignore[arg-type]
 
     def finish(self, state: list[Plain]) -> Plain:
         return {"minimum": state[0], "maximum": state[1]}
+
+
+def _order(value: Plain) -> Plain:
+    """The value as it is compared: Python compares moments of one zone by wall clocks, also when these are set back."""
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TypeAlias
+from zoneinfo import ZoneInfo
 
 Plain: TypeAlias = (
     "None | bool | int | float | str | bytes | date | datetime | time | timedelta | Decimal | list[Plain] "
@@ -17,10 +18,23 @@ Plain: TypeAlias = (
 
 _MICROSECOND = timedelta(microseconds=1)
 
+
+def _format_moment(moment: datetime) -> str:
+    """The moment with its offset and, where it has one, the name of its zone, as in RFC 9557."""
+    zone = moment.tzinfo.key if isinstance(moment.tzinfo, ZoneInfo) else None
+    return moment.isoformat() + (f"[{zone}]" if zone else "")
+
+
+def _parse_moment(text: str) -> datetime:
+    moment, _, zone = text.rstrip("]").partition("[")
+    found = datetime.fromisoformat(moment)
+    return found.astimezone(ZoneInfo(zone)) if zone else found
+
+
 # The exact class decides: a datetime is a date, and a bool an int.
 _WRITE: dict[type, tuple[str, Callable[..., str]]] = {
     bytes: ("bytes", lambda v: base64.b64encode(v).decode()),
-    datetime: ("datetime", datetime.isoformat),
+    datetime: ("datetime", _format_moment),
     date: ("date", date.isoformat),
     time: ("time", time.isoformat),
     timedelta: ("microseconds", lambda v: str(v // _MICROSECOND)),
@@ -29,7 +43,7 @@ _WRITE: dict[type, tuple[str, Callable[..., str]]] = {
 _READ: dict[str, Callable[[str], Plain]] = {
     "float": float,
     "bytes": base64.b64decode,
-    "datetime": datetime.fromisoformat,
+    "datetime": _parse_moment,
     "date": date.fromisoformat,
     "time": time.fromisoformat,
     "microseconds": lambda v: timedelta(microseconds=int(v)),

@@ -425,6 +425,55 @@ def test_a_thousand_columns_and_a_hundred_thousand_texts(windows):
     assert sorted(found.to_pylist()) == list(range(100_000))
 
 
+def since_the_first(columns):
+    at = columns["at"]
+    return {
+        "since": (at - minimum(at)).dt.total_minutes(),
+        "until": (maximum(at) - at).dt.total_minutes(),
+        "hour": minimum(at).dt.hour(),
+    }
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+02:00"])
+def test_the_first_and_the_last_moment_are_of_the_zone_of_their_column(windows, zone):
+    """Also where clocks are set back between them: two spans have half past one and, an hour later, twenty past one."""
+    first = datetime(2024, 11, 3, 5, 30, tzinfo=UTC)
+    spans = [
+        pa.table({"at": pa.array([at], pa.timestamp("us", zone))}) for at in (first, first.replace(hour=6, minute=20))
+    ]
+    plan = windows.plan([windows.span(number, table) for number, table in enumerate(spans)], since_the_first)
+
+    transform_window(plan)
+
+    found = [pq.read_table(Path(each, "Split-eval", "part-00000.parquet")).to_pylist() for each in plan.destinations]
+    hour = {"UTC": 5, "America/New_York": 1, "+02:00": 7}[zone]
+    assert found == [[{"since": 0, "until": 50, "hour": hour}], [{"since": 50, "until": 0, "hour": hour}]]
+
+
+def least_and_most(columns):
+    return {"least": minimum(columns["x"]), "is_most": columns["x"] == maximum(columns["x"])}
+
+
+def test_extremes_of_unsigned_numbers_keep_their_digits(windows):
+    """Up to the greatest, which no signed number holds, and no double."""
+    table = pa.table({"x": pa.array([2**64 - 1, 2**63 + 1], pa.uint64())})
+    plan = windows.plan([windows.span(1, table)], least_and_most)
+
+    transform_window(plan)
+
+    found = pq.read_table(Path(plan.destinations[0], "Split-eval", "part-00000.parquet"))
+    assert found.to_pydict() == {"least": [2**63 + 1] * 2, "is_most": [True, False]}
+
+
+def test_extremes_of_times_that_have_nanoseconds_are_refused(windows):
+    """They are stored to the microsecond, and would be no value of the column."""
+    fine, coarse = (pa.table({"x": pa.array([at], pa.time64("ns"))}) for at in (1_001, 1_000))
+
+    transform_window(windows.plan([windows.span(1, coarse)], least_and_most))
+    with pytest.raises(NodeFailed, match="stored to the microsecond, and a time has nanoseconds"):
+        transform_window(windows.plan([windows.span(2, fine)], least_and_most))
+
+
 def fails_on_data(columns):
     return {"fine": columns["hour"], "code": columns["carrier"].cast(pl.Int64)}
 
