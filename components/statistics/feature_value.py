@@ -30,4 +30,5 @@ def _format_time(value: float, name: str, type_: str) -> str:
         return str(span)
     if name.startswith("time") and name != "timestamp":
         return moment.time().isoformat()
-    return f"{moment:%Y-%m-%d}" if name.startswith("date") else f"{moment:%Y-%m-%d %H:%M:%S}"
+    day = moment.date().isoformat()  # strftime has no zeros before the year 1000
+    return day if name.startswith("date") else f"{day} {moment:%H:%M:%S}"

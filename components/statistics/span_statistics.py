@@ -276,6 +276,8 @@ class SplitCounts:
     @property
     def weight(self) -> float | None:
         """The weight of all rows; None if they have none."""
+        if not self.rows:
+            return 0.0
         return next((f.weighted.total for f in self.features.values() if f.weighted is not None), None)
 
     def write(self, folder: Path) -> None:

@@ -139,7 +139,7 @@ def count(
             raise ParameterError(f"weight: the examples have no column {weight!r}; they have: {listed}.")
     threads = count_threads(min(BATCH_COLUMNS, max((len(part.columns) for part in parts), default=0)))
     found = merge_in_order(parts, count_run, merge_column, beam=beam, scratch=scratch, threads=threads)
-    made = SpanStatistics(splits={name: _split(name, schema, found) for name, schema in schemas.items()})
+    made = SpanStatistics(splits={name: _split(name, schema, found, weight=weight) for name, schema in schemas.items()})
     log.info(
         "span-counted",
         extra={
@@ -193,15 +193,23 @@ def _weights(name: str, block: pa.Table) -> NDArray[np.float64]:
     return np.concatenate([read_weights(name, chunk) for chunk in block[name].chunks])
 
 
-def _split(name: str, schema: pa.Schema, found: Mapping[tuple[str, str], Sequence[FeatureStatistics]]) -> SplitCounts:
+def _split(
+    name: str,
+    schema: pa.Schema,
+    found: Mapping[tuple[str, str], Sequence[FeatureStatistics]],
+    *,
+    weight: str | None,
+) -> SplitCounts:
+    import numpy as np
     import pyarrow as pa
 
     from spanwise.components.statistics.span_statistics import SplitCounts, count_column
 
     features: dict[str, FeatureStatistics] = {}
     rows = 0
+    no_weights = None if weight is None else np.empty(0)  # a split without rows has weights as the others have
     for column in schema:
-        counted = found.get((name, column.name)) or count_column(column.name, pa.nulls(0, column.type))
+        counted = found.get((name, column.name)) or count_column(column.name, pa.nulls(0, column.type), no_weights)
         rows = counted[0].count
         for feature in counted:
             if feature.name in features:

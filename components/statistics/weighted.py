@@ -36,7 +36,7 @@ class WeightedStatistics:
     counted: float = 0.0  #: weight of the finite numbers
     high: float = 0.0  #: the mean is high + low
     low: float = 0.0
-    m2: float = 0.0  #: weighted sum of squared distances from the mean
+    spread: float = 0.0  #: root of the weighted mean of squared distances from the mean, whose squares may overflow
     quantiles: WeightedQuantiles | None = None  #: of numbers
     terms: WeightedTerms | None = None  #: of what has frequent values
 
@@ -75,12 +75,15 @@ class WeightedStatistics:
         values, weights = values[kept], weights[kept]
         if not values.size:
             return cls(present=present, missing=missing)
-        counted, middle = float(weights.sum()), float(values[values.size // 2])
-        away = values - middle
+        counted = float(weights.sum())
+        unit = 2.0 ** (math.frexp(float(np.abs(values).max()))[1] - 1)  # so that no distance is too large for a double
+        scaled = values / unit
+        middle = float(scaled[scaled.size // 2])
+        away = scaled - middle
         mean = float((weights * away).sum()) / counted
-        m2 = float((weights * (away - mean) ** 2).sum())
-        high, low = _add(middle, mean)
-        return cls(present=present, missing=missing, counted=counted, high=high, low=low, m2=m2)
+        spread = _root_mean_square(away - mean, weights / counted) * unit
+        high, low = (part * unit for part in _add(middle, mean))
+        return cls(present=present, missing=missing, counted=counted, high=high, low=low, spread=spread)
 
     @property
     def missing_share(self) -> float:
@@ -100,7 +103,7 @@ class WeightedStatistics:
     @property
     def std(self) -> float:
         """The root of the weighted mean of squared distances from the mean; NaN when there is nothing."""
-        return math.sqrt(self.m2 / self.counted) if self.counted else math.nan
+        return self.spread if self.counted else math.nan
 
     def quantile(self, share: float) -> float:
         """The number up to which this share of the weight lies, within `rank_error`; NaN when there is nothing."""
@@ -137,13 +140,18 @@ class WeightedStatistics:
         if not self.counted or not other.counted:
             some = self if self.counted else other
             return type(self)(
-                present=present, missing=missing, counted=counted, high=some.high, low=some.low, m2=some.m2
+                present=present, missing=missing, counted=counted, high=some.high, low=some.low, spread=some.spread
             )
-        share = other.counted / counted
-        apart = (other.high - self.high) + (other.low - self.low)
-        high, low = _add(self.high, self.low + apart * share)
-        m2 = self.m2 + other.m2 + apart**2 * self.counted * share
-        return type(self)(present=present, missing=missing, counted=counted, high=high, low=low, m2=m2)
+        rest, share = self.counted / counted, other.counted / counted
+        half = (other.high / 2 - self.high / 2) + (other.low - self.low) / 2  # the whole may be too large for a double
+        if math.isfinite(2 * half):
+            high, low = _add(self.high, self.low + 2 * half * share)
+        else:
+            high, low = self.high * rest + other.high * share, 0.0
+        spread = math.hypot(
+            self.spread * math.sqrt(rest), other.spread * math.sqrt(share), half * (2 * math.sqrt(rest * share))
+        )
+        return type(self)(present=present, missing=missing, counted=counted, high=high, low=low, spread=spread)
 
     def add_absent(self, weight: float) -> Self:
         """The same where a span had rows of so much weight and no such column."""
@@ -158,6 +166,9 @@ class WeightedStatistics:
     @classmethod
     def from_state(cls, state: State) -> Self:
         quantiles, terms = (cast("State | None", state.get(name)) for name in ("quantiles", "terms"))
+        if "m2" in state:  # of an earlier version: the weighted sum of the squares
+            counted = number(state, "counted")
+            state = {**state, "spread": math.sqrt(number(state, "m2") / counted) if counted else 0.0}
         return cls(
             **{name: number(state, name) for name in _NUMBERS},
             quantiles=None if quantiles is None else WeightedQuantiles.from_state(quantiles),
@@ -165,7 +176,7 @@ class WeightedStatistics:
         )
 
 
-_NUMBERS = ("present", "missing", "counted", "high", "low", "m2")
+_NUMBERS = ("present", "missing", "counted", "high", "low", "spread")
 
 
 def _merge(one: W | None, other: W | None) -> W | None:
@@ -195,3 +206,9 @@ def _add(one: float, other: float) -> tuple[float, float]:
     high = one + other
     back = high - one
     return high, (one - (high - back)) + (other - back)
+
+
+def _root_mean_square(values: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
+    """The root of the mean of squares, whose weights have a sum of 1."""
+    far = float(np.abs(values).max())
+    return far * math.sqrt(float((shares * (values / far) ** 2).sum())) if far else 0.0

@@ -140,7 +140,10 @@ def code_versions() -> str:
 
 
 _MODULES = (
+    "../pipelines/input/bit_mixing.py",
+    "../pipelines/input/decimals.py",
     "row_blocks.py",
+    "statistics/weighted.py",
     "transform/preprocessing.py",
     "transform/trace.py",
     "row_hash.py",

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spanwise.pipelines.input.decimals import to_doubles
+
 NumberArray: TypeAlias = "NDArray[np.int64 | np.uint64 | np.float64]"
 
 _DENSE = 4  # integers within so many times their number are counted, which is faster than sorting
@@ -55,7 +57,7 @@ def to_numbers(array: pa.Array[Any]) -> NumberArray:
     kind = array.type
     array = array.drop_null()
     if pa.types.is_decimal(kind):
-        array = array.cast(pa.float64())
+        array = to_doubles(array)
     elif pa.types.is_temporal(kind):
         array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004  the two widths there are
     elif pa.types.is_boolean(kind):

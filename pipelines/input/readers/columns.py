@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
+from spanwise.pipelines.input.decimals import to_doubles
 from spanwise.pipelines.input.readers.column import Column, Misfit, element_type
 from spanwise.pipelines.input.readers.descriptor import Rejected
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list, parse_type, store, stored_type
@@ -259,13 +260,14 @@ def _convert_plain(array: pa.Array[Any], wanted: pa.DataType, *, exact: bool) ->
         array = pc.cast(array, pa.decimal256(40, 0))
     if (types.is_timestamp(found) and types.is_time(wanted)) or (types.is_boolean(wanted) and not _is_flag(array)):
         raise pa.ArrowInvalid(f"{found} is no {wanted}")
-    cast = pc.cast(array, wanted, safe=True)
+    wide = to_doubles(array) if types.is_decimal(found) and types.is_floating(wanted) else array
+    cast = pc.cast(wide, wanted, safe=True)
     if types.is_timestamp(found) and types.is_date(wanted):
         _check_same(pc.cast(cast, found), array)
     elif types.is_floating(found) and types.is_decimal(wanted):
-        _check_same(pc.cast(pc.cast(cast, pa.float64()), found), array)
+        _check_same(pc.cast(to_doubles(cast), found), array)
     elif types.is_floating(wanted):
-        wide = pc.cast(array, pa.float64(), safe=True)
+        wide = pc.cast(wide, pa.float64(), safe=True)
         grown = pc.and_(pc.is_inf(cast), pc.invert(_is_infinite(array, wide)))
         if pc.any(grown).as_py():
             raise pa.ArrowInvalid(f"a value exceeds {wanted}")

@@ -3,6 +3,7 @@
 import uuid
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -263,3 +264,18 @@ def test_a_recorded_type_is_read_back(text):
 def test_a_type_may_be_written_in_several_ways(text, type_):
     """Whatever a program calls it, it is stored in one way."""
     assert str(parse_type(text)) == type_
+
+
+def test_a_pinned_double_is_the_nearest_to_a_decimal(ingested):
+    """89.6, not 89.60000000000001, of decimals of any width; and a double may be pinned to the decimal that it is."""
+    random = Random(0)
+    for digits, scale in ((2, 1), (9, 2), (18, 4), (38, 10), (38, 38), (76, 40)):
+        type_ = pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
+        whole = [random.randrange(-(10 ** random.randrange(1, digits + 1)), 1) for _ in range(50)]
+        decimals = [None, *(Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -scale)) for n in whole)]
+        table, _ = ingested(pa.array(decimals, type_), types={"v": "double"})
+        assert table["v"].to_pylist() == [None if each is None else float(each) for each in decimals]
+
+    prices = [n / 100 for n in range(10_000)]
+    table, _ = ingested(pa.array(prices), types={"v": "decimal128(9, 2)"})
+    assert table["v"].to_pylist() == [Decimal(n).scaleb(-2) for n in range(10_000)]

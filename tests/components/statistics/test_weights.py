@@ -1,6 +1,7 @@
 """Weighted quantiles and frequent values: as NumPy and plain sums have them, exactly or within the bound that they state."""
 
 import collections
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -111,6 +112,21 @@ def test_a_column_has_weighted_quantiles_and_frequent_values(tmp_path):
     assert merged["x"].shares_between([0.0, 2.0, 3.0]) == pytest.approx((0.2, 0.8))
 
 
+def test_the_widest_spread_of_doubles_has_weighted_figures():
+    """Whose squares, and whose difference, are larger than any double: in one batch, and in two that are merged."""
+    most = np.finfo(np.float64).max
+    weights = np.array([1.0, 3.0])
+
+    whole = WeightedStatistics.accumulate_numbers(np.array([-most, most]), weights)
+    parts = [
+        WeightedStatistics.accumulate_numbers(np.array([x]), weights[n : n + 1]) for n, x in enumerate((-most, most))
+    ]
+
+    for found in (whole, parts[0].merge(parts[1])):
+        assert (found.mean, found.std) == pytest.approx((most / 2, most * 0.75**0.5))
+        assert WeightedStatistics.from_state(json.loads(json.dumps(found.state(), allow_nan=False))) == found
+
+
 def test_figures_from_before_have_no_quantiles():
     """A span that was counted without them is merged all the same."""
     old = dict.fromkeys(("present", "missing", "counted", "high", "low", "m2"), 1.0)
@@ -118,4 +134,5 @@ def test_figures_from_before_have_no_quantiles():
     found = WeightedStatistics.from_state(old)
 
     assert np.isnan(found.quantile(0.5))
+    assert found.std == 1.0
     assert found.merge(found).top() == ()

@@ -474,6 +474,29 @@ def test_extremes_of_times_that_have_nanoseconds_are_refused(windows):
         transform_window(windows.plan([windows.span(2, fine)], least_and_most))
 
 
+def places_prices(columns):
+    price = columns["price"]
+    return {
+        "group": bucketize(price, 4),
+        "unit": scale_to_0_1(price),
+        "is_least": price.cast(pl.Float64) == minimum(price),
+    }
+
+
+def test_a_decimal_on_a_boundary_is_in_the_group_below_it(windows):
+    """What an analyzer learns of decimals are the doubles that the features are made of: 28.1422291 is not above itself."""
+    prices = [Decimal(281_422_291 + number).scaleb(-7) for number in range(800)]
+    table = pa.table({"price": pa.array(prices, pa.decimal128(9, 7))})
+    plan = windows.plan([windows.span(1, table)], places_prices)
+
+    transform_window(plan)
+
+    found = pq.read_table(Path(plan.destinations[0], "Split-eval", "part-00000.parquet")).to_pydict()
+    assert found["group"] == [number // 200 for number in range(800)]
+    assert (found["unit"][0], found["unit"][-1]) == (0, 1)
+    assert found["is_least"] == [True] + [False] * 799
+
+
 def fails_on_data(columns):
     return {"fine": columns["hour"], "code": columns["carrier"].cast(pl.Int64)}
 
