@@ -335,7 +335,7 @@ def _judge_measurement(
     slice_thresholds: Mapping[str, Threshold],
 ) -> tuple[dict[str, object], list[str] | None]:
     """The content of `metrics.json`, and why the model is refused; None if it is not judged."""
-    from spanwise.components.evaluation.results import figures, plain
+    from spanwise.components.evaluation.results import figures, plain, plain_slice
 
     overall = figures(measurement.overall, 0, model=model, baseline=baseline, method=method)
     findings = list(judge(thresholds, overall.metrics, overall.baseline_metrics))
@@ -345,7 +345,7 @@ def _judge_measurement(
         for place, (values, size) in enumerate(zip(group.groups, group.sizes, strict=True)):
             small = size < small_rows
             each = figures(group.figures, place, model=model, baseline=baseline, method=method, intervals=not small)
-            slices.append({"slice": plain(values), "small": small, **each.plain()})
+            slices.append({"slice": plain_slice(values), "small": small, **each.plain()})
             if not small:
                 findings += _of_slice(
                     judge(mine, each.metrics, each.baseline_metrics), values, measurement.unscored[model]
@@ -358,7 +358,9 @@ def _judge_measurement(
         "rows_without_score": dict(measurement.unscored),
         "blessed": None if refusals is None else not refusals,
         "reasons": refusals or [],
-        "thresholds": [plain(vars(f)) for f in findings],
+        "thresholds": [
+            plain({**vars(f), "slice": None if f.slice is None else plain_slice(f.slice)}) for f in findings
+        ],
         "overall": described.pop("metrics"),
         "baseline_overall": described.pop("baseline_metrics"),
         **described,

@@ -155,19 +155,37 @@ def _encode(table: pa.Table, name: str, span: str) -> tuple[NDArray[np.int32], l
 
 def _encode_column(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> tuple[NDArray[np.int32], list[object]]:
     """A column as indices of its distinct values, which are in order of appearance."""
+    if pa.types.is_float16(column.type):  # which Arrow does not encode
+        column = column.cast(pa.float32())
     try:
         encoded = column.combine_chunks().dictionary_encode("encode")
     except pa.ArrowNotImplementedError:  # lists and the like
-        texts = [str(value_key(value.as_py())) for value in column]
+        texts = [str(value_key(_to_python(value))) if value.is_valid else None for value in column]
         encoded = pa.array(texts, pa.string()).dictionary_encode("encode")
     assert isinstance(encoded, pa.DictionaryArray)
-    values = encoded.dictionary.to_pylist()
+    values = [_to_python(value) for value in encoded.dictionary]
     codes = encoded.indices.to_numpy(zero_copy_only=False) if not encoded.indices.null_count else None
     if codes is None:
         values.append(None)
         codes = encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
     distinct, places = merge_values([], values)
     return places[codes] if len(codes) else np.zeros(0, dtype=np.int32), distinct
+
+
+def _to_python(value: pa.Scalar[pa.DataType]) -> object:
+    """A value that Python has, or its text: of a moment with nanoseconds, or beyond the year 9999.
+
+    Raises:
+        ParameterError: it holds such a moment.
+    """
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        if pa.types.is_nested(value.type):
+            raise ParameterError(
+                f"slices: a {value.type} cannot be sliced by ({error}); name another column."
+            ) from error
+        return str(value.cast(pa.string()))
 
 
 def measure_exact(exact: ExactRows, spec: EvaluationSpec) -> Measurement:

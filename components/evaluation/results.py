@@ -77,3 +77,9 @@ def plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def plain_slice(values: Mapping[str, object]) -> dict[str, object]:
+    """The values of a slice as JSON values: null is a missing value alone, so NaN and infinities are texts."""
+    odd = {name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)}
+    return {name: str(value) if name in odd else plain(value) for name, value in values.items()}
