@@ -237,8 +237,8 @@ def _drifts(statistics: SpanStatistics, schema: DataSchema, previous: SpanStatis
 def _apart(
     schema: DataSchema, check: AnomalyCheck, limit: Distance, a: FeatureStatistics, b: FeatureStatistics, where: str
 ) -> Iterator[Anomaly]:
-    if a.kind != b.kind:
-        return
+    if not a.is_comparable(b):
+        return  # that its type has changed is an anomaly of its own
     enough = min(a.present, b.present) >= ENOUGH
     if enough and limit.l_infinity is not None and a.frequent is not None and b.frequent is not None:
         distance, value = l_infinity(a, b)

@@ -74,9 +74,11 @@ def merge_newest(spans: Sequence[SpanStatistics]) -> tuple[SpanStatistics, SpanS
     merged = newest = spans[-1]
     for older in reversed(spans[:-1]):
         try:
-            merged = merge([older, merged])
+            both = merge([older, merged])
+            both.whole()  # also of splits that only one of them has
         except ColumnsChanged:
             break
+        merged = both
         count += 1
     return merged, newest, count
 

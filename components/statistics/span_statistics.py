@@ -186,6 +186,10 @@ class FeatureStatistics:
         """A number of this feature as people read it: a date, a time, a number."""
         return format_value(value, self.type)
 
+    def is_comparable(self, other: Self) -> bool:
+        """Whether figures of both mean the same: they are of one kind, and times count units of one length."""
+        return self.kind == other.kind and (self.kind != "time" or self.type == other.type)
+
     def merge(self, other: Self) -> Self:
         """The statistics of both. A feature that is all missing (type `null`) takes the other's type.
 

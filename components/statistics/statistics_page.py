@@ -164,10 +164,10 @@ def _lengths(lengths: NumberStatistics | None) -> str:
 
 def _plot(found: Mapping[str, FeatureStatistics | None]) -> str:
     there = {label: f for label, f in found.items() if f is not None and f.present}
-    if not there:
+    first = next(iter(there.values()), None)
+    if first is None or not all(first.is_comparable(f) for f in there.values()):
         return ""
     few = all(f.frequent is not None and f.frequent.complete and (f.unique or 0) <= _FEW for f in there.values())
-    first = next(iter(there.values()))
     if first.kind in ("text", "boolean"):
         return _top(found, there)
     if first.kind == "number" and few and all(f.frequent for f in there.values()):

@@ -24,7 +24,7 @@ from tests.components.ingest.generated import (
 )
 from tests.components.statistics.test_statistics_law import is_stored
 
-WINDOWS = int(os.environ.get("SPANWISE_TEST_SLICES", "40"))
+WINDOWS = int(os.environ.get("SPANWISE_TEST_SLICES", "25"))
 
 
 def draw_window(random):

@@ -1,6 +1,7 @@
 """SchemaGen: sensible schemas from statistics, and curated ones as they are."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -228,6 +229,17 @@ def test_spans_before_a_change_of_type_are_left_out():
     merged, _, count = merge_newest([statistics(x=["a"]), statistics(x=[1]), statistics(x=[50])])
 
     assert count == 2
+    assert infer(merged).features["x"].type == "int64"
+
+
+def test_spans_before_a_change_of_type_are_left_out_whatever_their_splits_are_called():
+    """A split that only older spans have is of the same columns as the splits of today."""
+    old = statistics(x=["a"]).splits["train"]
+    renamed = SpanStatistics(splits={"learn": replace(old, name="learn")})
+
+    merged, _, count = merge_newest([renamed, statistics(x=[1])])
+
+    assert count == 1
     assert infer(merged).features["x"].type == "int64"
 
 
