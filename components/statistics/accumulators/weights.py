@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spanwise.components.bounds import is_at_least
 from spanwise.components.statistics.accumulators.accumulator import State, number, raw, text
 from spanwise.components.statistics.accumulators.value_counts import to_list
 
@@ -165,7 +166,7 @@ class WeightedTerms:
     def top(self, most: int | None = None, *, at_least: float = 0.0) -> tuple[WeightedOccurrence, ...]:
         """Those that weigh most, the heaviest first, equals by their UTF-8 bytes."""
         found = [WeightedOccurrence(value, weight + self.error, self.error) for value, weight in self.weights.items()]
-        kept = [each for each in found if each.weight >= at_least]
+        kept = [each for each in found if is_at_least(each.weight, at_least)]
         return tuple(sorted(kept, key=lambda each: (-each.weight, each.value.encode()))[:most])
 
     def reduced(self) -> Self:

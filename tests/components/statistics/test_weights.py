@@ -88,6 +88,13 @@ def test_texts_are_weighed(most):
     assert found.top(1)[0].exact == (most is None)
 
 
+def test_a_least_weight_is_met_by_what_rounding_explains():
+    """0.1 and 0.7 are 0.8, also where their sum as doubles is below it, as for every other bound."""
+    found = WeightedTerms.accumulate(pa.array(["a", "a", "b"]), np.array([0.1, 0.7, 0.79]))
+
+    assert [each.value for each in found.top(at_least=0.8)] == ["a"]
+
+
 def test_a_column_has_weighted_quantiles_and_frequent_values(tmp_path):
     """Numbers, texts, whole numbers, booleans and dates; they are stored and merged."""
     columns = {
