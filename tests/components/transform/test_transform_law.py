@@ -25,7 +25,7 @@ from spanwise.components.transform.preprocessing import (
 from spanwise.components.transform.window_transform import transform_window
 from tests.components.transform.test_window_transform import Windows
 
-WINDOWS = int(os.environ.get("SPANWISE_TEST_TRANSFORMS", "12"))
+WINDOWS = int(os.environ.get("SPANWISE_TEST_TRANSFORMS", "8"))
 
 SCHEMA = pa.schema([("text", pa.string()), ("whole", pa.int64()), ("x", pa.float64()), ("weight", pa.float64())])
 TEXTS = ["", "a", "A", "é", "e\u0301", "z\0", "NA", " a", None]
