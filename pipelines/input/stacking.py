@@ -75,6 +75,10 @@ def _numbers(elements: Sequence[Any], kinds: set[type], where: str) -> NDArray[A
 
 def leaf_arrays(elements: Sequence[Any], where: str, like: Any = None) -> list[NDArray[Any]]:
     """Leaves as arrays. An empty list is one of what the others hold, or `like`: NumPy would make floats of it."""
+    import numpy as np
+
+    if all(type(element) is np.ndarray for element in elements):
+        return list(elements)
     arrays = [_leaf(element, where) for element in elements]
     is_typed = [
         array.size > 0 or not isinstance(element, list) for element, array in zip(elements, arrays, strict=True)

@@ -92,6 +92,8 @@ def pad_batch(found: Sequence[Element], shapes: Sizes = None, values: Padding = 
                 for key, column in zip(keys, columns, strict=True)
             ],
         )
+    if shapes is None and all(isinstance(element, Number) for element in found):
+        return stack(found, where=where)  # which have no axes to fill up
     if any(isinstance(element, Ragged) for element in found):
         raise DatasetError(f"padded_batch: elements{where} are Ragged, and have no axes to fill up.")
     arrays = leaf_arrays(found, where, like=values)
@@ -115,10 +117,13 @@ def _filled(arrays: Sequence[NDArray[Any]], shape: Sequence[int], values: Any, w
     value, kind = _padding(arrays, values, where)
     filled = np.empty((len(arrays), *shape), kind)
     filled[...] = value
+    for row, array in zip(filled, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = np.ma.getdata(array)
+    if not any(isinstance(array, np.ma.MaskedArray) for array in arrays):
+        return filled
     mask = np.zeros(filled.shape, bool)
-    for row, gone, array in zip(filled, mask, arrays, strict=True):
-        place = tuple(map(slice, array.shape))
-        row[place], gone[place] = np.ma.getdata(array), np.ma.getmaskarray(array)
+    for gone, array in zip(mask, arrays, strict=True):
+        gone[tuple(map(slice, array.shape))] = np.ma.getmaskarray(array)
     return np.ma.MaskedArray(filled, mask) if mask.any() else filled
 
 
@@ -130,6 +135,9 @@ def _padding(arrays: Sequence[NDArray[Any]], value: Any, where: str) -> tuple[An
     """
     import numpy as np
 
+    kinds = {array.dtype for array in arrays}
+    if value is None and len(kinds) == 1 and next(iter(kinds)).kind in "biufc":
+        return 0, kinds.pop()
     items = [item for array in arrays if array.dtype.kind == "O" for item in array.flat if item is not None]
     numbers = all(isinstance(item, Number) for item in items) and not any(
         array.dtype.kind in _OTHERS for array in arrays
