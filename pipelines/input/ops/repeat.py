@@ -43,12 +43,13 @@ class RepeatStream(Stream):
     def __init__(self, op: Repeat, opening: Opening) -> None:
         self._op = op
         self._opening = opening
+        self._rounds = op.rounds if op.cardinality != 0 else 0
         self._round = 0
         self._source: Stream | None = None
         self._empty = True  # whether this round has given nothing so far
 
     def __next__(self) -> Element:
-        while self._round < self._op.rounds and self._op.cardinality != 0:
+        while self._round < self._rounds:
             if self._source is None:
                 self._source = self._opening.round(self._round).open(self._op.input)
                 self._empty = True
@@ -58,7 +59,7 @@ class RepeatStream(Stream):
                 self._source.close()
                 self._source = None
                 self._round += 1
-                if self._empty and self._op.rounds == math.inf:  # an endless repeat of nothing ends too
+                if self._empty and self._rounds == math.inf:  # an endless repeat of nothing ends too
                     raise
             except Exception:
                 self._empty = False  # it was used up by an element
