@@ -74,6 +74,9 @@ class ArtifactArchive(Protocol):
     def list_files(self, uri: str) -> dict[str, int]:
         """The files of an artifact with their sizes; none where it is not there."""
 
+    def find_lost(self, uri: str) -> list[str]:
+        """The files of an artifact of which the archive does not have every byte, by name."""
+
     def open_file(self, uri: str, name: str) -> BinaryIO:
         """A file of an artifact, of which only what is read is fetched."""
 

@@ -13,6 +13,7 @@ import io
 import os
 import shutil
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -101,6 +102,15 @@ class BucketArchive:
         manifest = self._manifest(uri)
         return {} if manifest is None else dict(manifest.files)
 
+    def find_lost(self, uri: str) -> list[str]:
+        """The files of an artifact of which the bucket does not have every byte, by name."""
+        manifest = self._manifest(uri)
+        if manifest is None:
+            return ["its manifest"]
+        home = self._home(uri)
+        there = {info.key: info.size_bytes for info in self._bucket.list(home.key)}
+        return sorted({p.file for p in manifest.parts() if there.get((home / p.key).key) != p.size_bytes})
+
     def open_file(self, uri: str, name: str) -> BinaryIO:
         """A file of an artifact, of which only what is read is fetched.
 
@@ -123,15 +133,23 @@ class BucketArchive:
         self._bucket.delete(info.key for info in self._bucket.list(home.key))
 
     def places(self, pipeline: str) -> Iterator[str]:
-        """The places below the root of all artifacts that are there, and of what an upload that died has left."""
-        complete, begun = [], set()
-        for place in self._list(pipeline):
-            if place.endswith(_MANIFEST) and _is_place(place.removesuffix(_MANIFEST)):
-                complete.append(place.removesuffix(_MANIFEST))
-            elif _is_place(output := "/".join(place.split("/")[:4])):
-                begun.add(output)
-        begun -= {"/".join(place.split("/")[:4]) for place in complete}
-        yield from (str(self.root / place) for place in (*complete, *sorted(begun)))
+        """The places below the root of all artifacts that are there, and of what an upload that died has left.
+
+        An output is one artifact, or several under numbers; an artifact may have files that are called like manifests.
+        """
+        whole: set[str] = set()
+        parts: dict[str, list[str]] = defaultdict(list)
+        for name in self._list(pipeline):
+            output = "/".join(name.split("/")[:4])
+            place = name.removesuffix(_MANIFEST)
+            if place != name and _is_output(place):
+                whole.add(place)
+            elif _is_output(output):
+                is_part = place != name and place.removeprefix(f"{output}/").isdigit()
+                parts[output] += [place] if is_part else []
+        for output in sorted({*whole, *parts}):
+            found = [output] if output in whole or not parts[output] else parts[output]
+            yield from (str(self.root / place) for place in found)
 
     def keep_log(self, log: Path, sent: int) -> int:
         """Writes what a log below the root has beyond its first `sent` bytes; returns how many are there now."""
@@ -255,7 +273,7 @@ def _lock(root: Path) -> UseLock:
     return UseLock(root)
 
 
-def _is_place(place: str) -> bool:
-    """PIPELINE/NODE/OUTPUT/NUMBER, or one below it."""
+def _is_output(place: str) -> bool:
+    """PIPELINE/NODE/OUTPUT/NUMBER."""
     parts = place.split("/")
-    return len(parts) in (4, 5) and parts[3].isdigit() and not parts[1].startswith(".")
+    return len(parts) == 4 and parts[3].isdigit() and not parts[1].startswith(".")  # noqa: PLR2004  as it says

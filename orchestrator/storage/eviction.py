@@ -76,7 +76,8 @@ def _last_used(folder: Path) -> float:
 
 def _is_archived(folder: Path, has: Callable[[str], bool]) -> bool:
     """Whether the archive has the artifact, or all artifacts of the output."""
-    return has(str(folder)) or all(each.is_dir() and has(str(each)) for each in folder.iterdir())
+    inside = list(folder.iterdir())  # nothing, while a node has yet to write
+    return has(str(folder)) or (bool(inside) and all(each.is_dir() and has(str(each)) for each in inside))
 
 
 def _size(folder: Path) -> int:

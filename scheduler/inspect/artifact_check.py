@@ -51,7 +51,8 @@ def check_artifacts(
 ) -> Iterator[DamageReport]:
     """Yields the artifacts of the newest `runs` runs, or of all, whose files are missing or have another size.
 
-    `deep` compares every byte with the digest. Collected artifacts have no files, and are left out.
+    `deep` compares every byte with the digest, and looks in the archive for the files of those that have a copy here.
+    Collected artifacts have no files, and are left out.
     `elsewhere` is --root and --config as typed, for the commands. `copied` are the folders of the project and of its
     copy that this store reads: the commands are for the project.
     """
@@ -61,7 +62,7 @@ def check_artifacts(
         fresh = [a for a in {a.id: a for a in made}.values() if a.id not in seen]
         seen.update(artifact.id for artifact in fresh)
         there = [artifact for artifact in fresh if not is_marked(store, COLLECTED, artifact)]
-        for damage in find_damages(there) if deep else _find_missing(there):
+        for damage in _find_damages(there) if deep else _find_missing(there):
             if not is_marked(store, COLLECTED, damage.artifact):  # it may have been collected meanwhile
                 command = recreate_command(
                     _of_project(run, copied), damage.artifact, judges_of(store, "accepted", damage.artifact), anew=True
@@ -81,6 +82,24 @@ def _of_project(run: Run, copied: tuple[Path, Path] | None) -> Run:
     project, copy = (str(folder.absolute()) for folder in copied)
     inside = run.source.startswith(f"{copy}/")
     return replace(run, source=project + run.source.removeprefix(copy)) if inside else run
+
+
+def _find_damages(artifacts: list[Artifact]) -> Iterator[Damage]:
+    """A whole copy on this machine does not mean that others find the artifact."""
+    damaged = set()
+    for damage in find_damages(artifacts):
+        damaged.add(damage.artifact.id)
+        yield damage
+    with ThreadPoolExecutor(8, "check") as pool:
+        lost = list(pool.map(_find_lost, artifacts))
+    for artifact, names in zip(artifacts, lost, strict=True):
+        if names and artifact.id not in damaged:
+            what = f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are"
+            yield Damage(artifact, f"{what} gone from the object storage; the copy on this machine is whole")
+
+
+def _find_lost(artifact: Artifact) -> list[str]:
+    return [] if artifact.archive is None or not artifact.content else artifact.archive.find_lost(artifact.uri)
 
 
 def _find_missing(artifacts: list[Artifact]) -> Iterator[Damage]:

@@ -8,6 +8,8 @@ import uuid
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spanwise import (
     Artifact,
@@ -191,3 +193,36 @@ def test_the_archive_says_what_it_has(host, lake, place):
     assert found == published | {ran.artifact("ExampleGen", "examples").uri, str(one.root / "rows/Count/model/99")}
     one.archive.remove(str(one.root / "rows/Count/model/99"))
     assert str(one.root / "rows/Count/model/99") not in one.archive.places("rows")
+
+
+NAMES = st.sampled_from(["rows", "metrics.json", "0.json", "7.json", "0/1.json", "Split-0/part.json", "1/rows"])
+TREES = st.sets(NAMES, min_size=1).map(sorted)
+
+
+@given(
+    outputs=st.dictionaries(
+        st.integers(1, 12), st.tuples(st.booleans(), st.lists(TREES, min_size=1, max_size=3)), min_size=1, max_size=4
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_a_file_of_an_artifact_is_not_taken_for_an_artifact(tmp_path_factory, outputs):
+    """Whatever its files are called, an output of one artifact is that one, and an output of several is those."""
+    archive = BucketArchive(tmp_path_factory.mktemp("root"), parse_url(f"memory://{uuid.uuid4().hex}/home"))
+    kept = {}
+    for number, (several, trees) in outputs.items():
+        output = archive.root / "rows/Count/model" / str(number)
+        for place, names in [(output / str(n), t) for n, t in enumerate(trees)] if several else [(output, trees[0])]:
+            for name in names:
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                (place / name).write_text(f"{number} {name}")
+            archive.keep(place)
+            kept[str(place)] = {name: (place / name).stat().st_size for name in names}
+
+    found = list(archive.places("rows"))
+    archive.remove(found[0])
+
+    assert sorted(found) == sorted(kept)
+    del kept[found[0]]
+    assert sorted(archive.places("rows")) == sorted(kept)
+    assert {place: archive.list_files(place) for place in kept} == kept
+    assert all(archive.open_file(place, name).read() for place, names in kept.items() for name in names)

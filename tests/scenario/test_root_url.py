@@ -202,6 +202,39 @@ def test_gc_deletes_there(machine, place, capsys):
     assert not any("/99/" in key or "/.runs/" in key for key in left)
 
 
+def test_gc_leaves_the_files_of_what_it_keeps(machine, project, place, capsys):
+    """Also those whose names end like a manifest's: another machine still reads all of them."""
+    (project / "rows.py").write_text((project / "rows.py").read_text().replace('/ "rows")', '/ "metrics.json")'))
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+
+    planned = printed(capsys, "gc", "rows", "--dry-run")
+    typed("gc", "rows")
+    machine("two")
+    with connect() as client:
+        files = [file.name for file in client.artifact("rows/Count/model/1").path.iterdir()]
+
+    assert files == ["metrics.json"]
+    assert "0 leftovers" in planned or "leftover" not in planned
+
+
+def test_doctor_looks_there_for_what_has_a_copy_here(machine, place, capsys):
+    """What is gone from the storage is gone for all other machines."""
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    typed("doctor", "--deep")
+    top = parse_url(place)
+    (model,) = [i.key for i in open_bucket(top.home).list(f"{top.key}/rows/Count/model") if i.key.endswith("/rows")]
+    open_bucket(top.home).delete([model])
+    capsys.readouterr()
+
+    assert main(["doctor", "--deep"]) == 1
+
+    printed = capsys.readouterr().out
+    assert "artifact rows/Count/model/1: rows is gone from the object storage" in printed
+    assert "--to Count --no-cache" in printed
+
+
 def test_a_root_belongs_to_one_history(machine, project, place, capsys):
     """Another machine with metadata of its own is refused, not mixed in."""
     machine("one")
