@@ -14,6 +14,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.serving import channel_of, pushes
+from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append, find_standing
 from spanwise.scheduler.inspect import find
@@ -164,8 +165,12 @@ def _find_pusher(pipeline: Pipeline, model: Artifact, node: str | None) -> tuple
 
 def _refuse_elsewhere(store: Store, pusher: Node, model: Artifact) -> None:
     """Refuses a relative destination that is another folder from here than where this node has pushed to."""
-    last = next((p for p in pushes(store, channel_of(model.name)) if p.node == pusher.name and p.destination), None)
-    here = Path(str(pusher.parameters.get("destination"))).expanduser()
+    destination = str(pusher.parameters.get("destination"))
+    if is_object_url(destination):
+        return
+    before = (p for p in pushes(store, channel_of(model.name)) if p.node == pusher.name and p.destination)
+    last = next((p for p in before if not is_object_url(p.destination)), None)
+    here = Path(destination).expanduser()
     if last is not None and not here.is_absolute() and here.absolute() != Path(last.destination).parent:
         raise UsageError(
             f"{pusher.name} pushes to {here}, which is {here.absolute()} from this folder; the last push went to "

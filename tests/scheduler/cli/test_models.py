@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spanwise.orchestrator.storage import open_bucket, parse_url
+from tests.contract.object_storage import serve
 from tests.scheduler.conftest import Command, run_warm
 
 PIPELINE = """
@@ -80,6 +82,21 @@ def test_a_rollback_serves_an_earlier_model_and_compares_with_it(rides: Command)
     assert "@" in shown
     rides("run", "rides.py", "--param", "k=3")
     assert "chose rides/Trainer/model/1, which serves, pushed by rides/4" in rides("show", "rides")[1]
+
+
+def test_a_rollback_in_object_storage_serves_an_earlier_model(rides: Command) -> None:
+    """From any folder: a URL is the same place everywhere."""
+    with serve("moto") as home:
+        top = parse_url(f"{home}/serving")
+        moved, _, failed = rides("run", "rides.py", "--param", "k=4", "--param", f"serving={top}")
+        code, _, err = rides("push", "rides/Trainer/model/1", "--because", "4 is wrong for refunds")
+        found = open_bucket(top.home).read(f"{top.key}/serving.json")
+
+    assert (moved, failed) == (0, "")
+    assert (code, err) == (0, "")
+    assert found is not None
+    pointer = json.loads(found[0])
+    assert pointer["versions"][str(pointer["version"])]["model"] == "rides/Trainer/model/1"
 
 
 def test_a_rollback_is_seen_in_lineage(rides: Command) -> None:
