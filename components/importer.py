@@ -21,6 +21,7 @@ from spanwise.orchestrator.storage import (
     ObjectUrl,
     is_readable_url,
     is_web_url,
+    leave_out_markers,
     machine_copies,
     open_bucket,
     parse_url,
@@ -119,7 +120,7 @@ def _list(uri: str) -> dict[ObjectUrl, ObjectInfo]:
     bucket = open_bucket(url.home)
     if url.key and (found := bucket.head(url.key)) is not None:
         return {url: found}
-    below = [] if is_web_url(uri) else [info for info in bucket.list(url.key) if not info.key.endswith("/")]
+    below = [] if is_web_url(uri) else leave_out_markers(bucket, list(bucket.list(url.key)))
     if not below:
         raise StorageError(f"there is nothing at {url}.")
     if outside := [info.key for info in below if ".." in info.key.split("/")]:

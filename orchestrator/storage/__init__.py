@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from spanwise.orchestrator.storage.archive import BucketArchive
     from spanwise.orchestrator.storage.bucket import StorageBucket, as_os_errors, forget_buckets, open_bucket
     from spanwise.orchestrator.storage.copies import LocalCopies, machine_copies
-    from spanwise.orchestrator.storage.listing import find_newest_span, list_objects
+    from spanwise.orchestrator.storage.listing import find_newest_span, leave_out_markers, list_objects
     from spanwise.orchestrator.storage.object_lease import ObjectLease, write_once
     from spanwise.orchestrator.storage.side_by_side import call_side_by_side
     from spanwise.orchestrator.storage.unfinished import UnfinishedUpload
@@ -41,6 +41,7 @@ __all__ = [
     "is_object_url",
     "is_readable_url",
     "is_web_url",
+    "leave_out_markers",
     "list_objects",
     "machine_copies",
     "open_bucket",
@@ -53,7 +54,7 @@ _MODULES = {
     "archive": ("BucketArchive",),
     "bucket": ("StorageBucket", "as_os_errors", "forget_buckets", "open_bucket"),
     "copies": ("LocalCopies", "machine_copies"),
-    "listing": ("find_newest_span", "list_objects"),
+    "listing": ("find_newest_span", "leave_out_markers", "list_objects"),
     "object_lease": ("ObjectLease", "write_once"),
     "side_by_side": ("call_side_by_side",),
     "unfinished": ("UnfinishedUpload",),

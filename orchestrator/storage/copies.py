@@ -100,7 +100,7 @@ class LocalCopies:
     def _whole(self, home: Path, path: Path) -> bool:
         """Whether the copy exists; one whose bytes are not those that were written is removed."""
         try:
-            wanted = (home / _DIGEST).read_text()
+            wanted = _digest_file(path).read_text()
             if _digest(path) == wanted:
                 return True
         except FileNotFoundError:
@@ -112,20 +112,25 @@ class LocalCopies:
     def _copy(self, url: ObjectUrl, info: ObjectInfo, home: Path) -> None:
         self._sweep()
         draft = self.folder / f".draft-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        path = draft / url.name
         try:
             draft.mkdir(parents=True)
             from spanwise.orchestrator.storage.bucket import open_bucket  # most processes copy nothing
 
-            open_bucket(url.home).download(url.key, draft / url.name, etag=info.etag)
-            size = (draft / url.name).stat().st_size
+            open_bucket(url.home).download(url.key, path, etag=info.etag)
+            size = path.stat().st_size
             if size != info.size_bytes:
                 raise Conflict(
                     f"{url} has been replaced while it was read; it had {info.size_bytes} bytes, now {size}."
                 )
-            os.utime(draft / url.name, ns=(info.modified_ns, info.modified_ns))  # a copy made again has the same time
-            durable.write(draft / _DIGEST, [_digest(draft / url.name).encode()])
-            with contextlib.suppress(OSError):  # another process was faster
+            os.utime(path, ns=(info.modified_ns, info.modified_ns))  # a copy made again has the same time
+            durable.write(_digest_file(path), [_digest(path).encode()])
+            try:
                 draft.rename(home)
+            except OSError:
+                if not self._whole(home, home / url.name):  # else another process was faster
+                    _remove(home)  # of which somebody has deleted a part
+                    draft.rename(home)
         except OSError as error:
             raise StorageError(f"{url} could not be copied to {self.folder}: {error.strerror}.") from error
         finally:
@@ -168,6 +173,11 @@ def _cache(name: str) -> Path:
 def _name(url: ObjectUrl, info: ObjectInfo) -> str:
     revision = info.etag or f"{info.size_bytes} {info.modified_ns}"
     return hashlib.blake2b(f"{url}{url.query}\0{revision}".encode(), digest_size=20).hexdigest()
+
+
+def _digest_file(copy: Path) -> Path:
+    """Beside a copy, which has the name of its object, whatever that is."""
+    return copy.with_name(_DIGEST if copy.name != _DIGEST else f"{_DIGEST}.{_DIGEST}")
 
 
 def _digest(path: Path) -> str:

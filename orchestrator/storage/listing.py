@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import PatternError, StorageError
 from spanwise.orchestrator.span_pattern import Placeholder, SpanPattern, Wildcard
-from spanwise.orchestrator.storage.bucket import open_bucket
+from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
+from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.url import WEB, ObjectInfo, parse_url
 
 
@@ -36,13 +38,27 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
     folder = replace(url, key=fixed.removeprefix(f"{url.home}/").rpartition("/")[0])
     matches = SpanPattern.parse(pattern)
     depth = len(folder.key) + 1 if folder.key else 0
-    return {
-        str(place): info
-        for info in open_bucket(url.home).list(folder.key)
-        if matches.match(str(place := replace(folder, key=info.key)))
-        and (info.size_bytes or not info.key.endswith("/"))
-        and not _is_hidden(info.key[depth:], pattern)
-    }
+    bucket = open_bucket(url.home)
+    matching = [
+        info
+        for info in bucket.list(folder.key)
+        if matches.match(str(replace(folder, key=info.key))) and not _is_hidden(info.key[depth:], pattern)
+    ]
+    return {str(replace(folder, key=info.key)): info for info in leave_out_markers(bucket, matching)}
+
+
+def leave_out_markers(bucket: StorageBucket, found: Sequence[ObjectInfo]) -> Sequence[ObjectInfo]:
+    """All but the empty objects that consoles create to show folders.
+
+    Their keys end with a slash, which the library does not show: there is nothing at the key without it.
+    """
+    if all(info.size_bytes for info in found):
+        return found
+    folders = {parent for info in found for parent in map(str, PurePosixPath(info.key).parents)}
+    empty = [info.key for info in found if not info.size_bytes and info.key not in folders]
+    there = call_side_by_side(bucket.head, empty)
+    real = {key for key, head in zip(empty, there, strict=True) if head is not None}
+    return [info for info in found if info.size_bytes or info.key in real]
 
 
 def find_newest_span(

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from spanwise.orchestrator.storage import forget_buckets
+from spanwise.orchestrator.storage import ObjectUrl, forget_buckets
 
 SERVERS = {
     name: json.loads(os.environ[f"SPANWISE_TEST_{name.upper()}"])
@@ -57,6 +57,17 @@ def at_endpoint(kind: str, address: str) -> dict[str, str]:
         account = json.loads(os.environ["GOOGLE_SERVICE_ACCOUNT_KEY"])
         return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**account, "gcs_base_url": address})}
     return {"AWS_ENDPOINT_URL": address}
+
+
+def make_folder(url: ObjectUrl) -> None:
+    """Creates an object as a console does to show an empty folder: its key ends with a slash, which obstore leaves out."""
+    if url.scheme != "s3":
+        pytest.skip("boto3 speaks the protocol of S3")
+    import boto3
+
+    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name=os.environ["AWS_REGION"])
+    client.put_object(Bucket=url.bucket, Key=f"{url.key}/", Body=b"")
+    client.close()
 
 
 _KILLED = """

@@ -12,7 +12,7 @@ import pytest
 from spanwise.orchestrator.errors import Conflict, ParameterError, StorageError
 from spanwise.orchestrator.span_pattern import SpanPattern
 from spanwise.orchestrator.storage import LocalCopies, find_newest_span, list_objects, open_bucket, parse_url
-from tests.contract.object_storage import SERVERS, begin_upload, serve
+from tests.contract.object_storage import SERVERS, begin_upload, make_folder, serve
 
 
 @pytest.fixture(scope="module", params=["moto", *SERVERS])
@@ -148,6 +148,22 @@ def test_a_listing_finds_what_glob_would(bucket, folder):
     assert found("d?/none") == []
 
 
+def test_what_a_console_creates_to_show_a_folder_is_no_file(bucket, folder):
+    """Whether anything lies in the folder or not; a file of no bytes is one."""
+    for name in ("d1/a.csv", "d1/empty.csv", "d1/full/b.csv"):
+        bucket.write((folder / name).key, b"" if "empty" in name else b"x")
+    for name in ("d1", "d1/full", "d1/nothing", "d2"):
+        make_folder(folder / name)
+
+    def found(pattern):
+        return sorted(url.removeprefix(f"{folder}/") for url in list_objects(f"{folder}/{pattern}"))
+
+    assert found("*/*") == ["d1/a.csv", "d1/empty.csv"]
+    assert found("d1/**") == ["d1/a.csv", "d1/empty.csv", "d1/full/b.csv"]
+    assert found("d2/*") == []
+    assert find_newest_span(SpanPattern.parse(f"{folder}/d{{SPAN}}/*")) == 1
+
+
 @pytest.mark.parametrize(
     ("pattern", "newest"),
     [
@@ -185,6 +201,21 @@ def test_a_copy_is_made_once_and_is_compared(bucket, folder, tmp_path):
     path.write_bytes(b"x\n2\n")
     bucket.write(url.key, b"x\n1\n")
     assert LocalCopies(tmp_path).get(url, bucket.head(url.key)).read_bytes() == b"x\n1\n"
+
+
+@pytest.mark.parametrize("name", ["digest", "digest.digest", "a"])
+def test_a_copy_is_what_the_object_was_whatever_its_name(bucket, folder, tmp_path, name):
+    """Also where a part of it was deleted on the disk."""
+    url = folder / name
+    bucket.write(url.key, b"x\n1\n")
+    info = bucket.head(url.key)
+
+    path = LocalCopies(tmp_path).get(url, info)
+
+    assert path.read_bytes() == b"x\n1\n"
+    for part in list(path.parent.iterdir()):
+        part.unlink()
+        assert LocalCopies(tmp_path).get(url, info).read_bytes() == b"x\n1\n", part.name
 
 
 def test_a_replaced_object_is_not_copied(bucket, folder, tmp_path):
