@@ -183,7 +183,7 @@ def _list_files(examples: Iterable[Examples], split: str, *, copy: bool = True) 
 def _list_stored(artifact: Examples, split: str) -> dict[str, BinaryIO]:
     """The files of a split in object storage by the paths of their copies; none if these are on this machine."""
     archive = artifact.archive
-    if archive is None or not artifact.id or split not in artifact.split_names or Path(artifact.uri).exists():
+    if archive is None or not artifact.id or split not in artifact.split_names or artifact.is_here:
         return {}
     names = [Path(name) for name in archive.list_files(artifact.uri)]
     return {

@@ -68,6 +68,9 @@ class ArtifactArchive(Protocol):
     def has(self, uri: str) -> bool:
         """Whether all files of an artifact are there."""
 
+    def has_copy(self, uri: str, content: str) -> bool:
+        """Whether the artifact that was published with this digest is on this machine."""
+
     def fetch(self, uri: str, content: str) -> None:
         """Copies an artifact to its place below the root, unless it is there or the archive does not have it."""
 
@@ -180,6 +183,13 @@ class Artifact:
         if self.archive is not None and self.id:
             self.archive.fetch(self.uri, self.content)
         return Path(self.uri)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its files are on this machine; of those in the archive, whether there is a copy."""
+        if self.archive is not None and self.id:
+            return self.archive.has_copy(self.uri, self.content)
+        return Path(self.uri).exists()
 
     def as_kind(self, kind: type[A]) -> A:
         """Returns the same artifact as `kind`, the class in an executor's signature."""

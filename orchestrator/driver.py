@@ -220,7 +220,7 @@ def _decided_by_person(artifact: Artifact, run: Run, store: Store) -> Verdict | 
 def is_on_disk(artifact: Artifact) -> bool:
     """Whether the files of an artifact exist with the size that was published, or are in the archive."""
     path = Path(artifact.uri)
-    if not path.exists():
+    if not artifact.is_here:
         return artifact.archive is not None and artifact.archive.has(artifact.uri)
     files = (f for f in path.rglob("*") if f.is_file()) if path.is_dir() else iter([path])
     return sum(f.stat().st_size for f in files) == artifact.size_bytes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
 import os
 import shutil
 import uuid
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spanwise.orchestrator import fingerprint
-from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
+from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError, Unfingerprintable
 from spanwise.orchestrator.storage import log_pieces
 from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
 from spanwise.orchestrator.storage.checkpoints import POINTER, StoredCheckpoints
-from spanwise.orchestrator.storage.eviction import ASIDE, MOST_BYTES, evict_sometimes
+from spanwise.orchestrator.storage.eviction import ASIDE, MOST_BYTES, evict_sometimes, record_of
 from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.stored_file import BLOCK_BYTES, StoredFile
@@ -36,6 +37,8 @@ _MANIFEST = ".json"
 _NOTE = ".spanwise-store"
 _RUNS = ".runs"
 _CHECKPOINTS = ".checkpoints/"
+
+log = logging.getLogger("spanwise.storage")
 
 
 @dataclass(frozen=True)
@@ -64,20 +67,43 @@ class BucketArchive:
 
         call_side_by_side(upload, list(manifest.parts()))
         self._bucket.write(f"{home.key}{_MANIFEST}", manifest.to_json())
+        self._record(folder, content)
         self._evict()
 
     def has(self, uri: str) -> bool:
         """Whether the files of an artifact are there, all of them."""
         return self._is_below(uri) and self._bucket.head(f"{self._home(uri).key}{_MANIFEST}") is not None
 
+    def has_copy(self, uri: str, content: str) -> bool:
+        """Whether the artifact that was published with this digest is on this machine.
+
+        After the restore of an older database numbers are given again: a place below the root may have what another
+        history has written there. So each copy has a record of its digest, and one without is compared.
+        """
+        place = Path(uri)
+        if not place.exists():
+            return False
+        if not content or not self._is_below(uri):
+            return True
+        with suppress(FileNotFoundError):
+            if record_of(self.root, place).read_text() == content:
+                return True
+        try:
+            same = fingerprint.of_tree(place).digest == content
+        except Unfingerprintable:
+            return False
+        if same:
+            self._record(place, content)
+        return same
+
     def fetch(self, uri: str, content: str) -> None:
         """Copies an artifact to its place below the root, unless it is there; whoever sees it sees all of it.
 
         The copy exists as long as this process lives. `content` is the digest that it was published with. Nothing
-        happens where the archive does not have it.
+        happens where neither the archive nor this machine has anything.
 
         Raises:
-            DamagedArtifact: its objects are not what was published.
+            DamagedArtifact: its objects are not what was published, or there are none and something else is here.
             StorageError: the storage cannot be reached, or the disk is full.
         """
         if not self._is_below(uri):
@@ -87,14 +113,16 @@ class BucketArchive:
             _lock(self.root).share()
             with suppress(FileNotFoundError):
                 os.utime(place)  # the order in which copies are removed
-            if place.exists():
+            if self.has_copy(uri, content):
                 return
             found = self._bucket.read(f"{self._home(uri).key}{_MANIFEST}")
             if found is not None:
                 self._evict()
                 self._fetch(place, found[0], content)
+            elif place.exists():
+                raise DamagedArtifact(f"{place} is not what was published, and {self._home(uri)} is gone.")
         except OSError as error:
-            if not place.exists():  # else another process was faster
+            if not self.has_copy(uri, content):  # else another process was faster
                 raise StorageError(f"{self._home(uri)} could not be copied to {place}: {error.strerror}.") from error
 
     def list_files(self, uri: str) -> dict[str, int]:
@@ -131,6 +159,7 @@ class BucketArchive:
         home = self._home(uri)
         self._bucket.delete([f"{home.key}{_MANIFEST}"])
         self._bucket.delete(info.key for info in self._bucket.list(home.key))
+        record_of(self.root, Path(uri)).unlink(missing_ok=True)
 
     def places(self, pipeline: str) -> Iterator[str]:
         """The places below the root of all artifacts that are there, and of what an upload that died has left.
@@ -215,7 +244,7 @@ class BucketArchive:
 
     def _fetch(self, place: Path, manifest: bytes, content: str) -> None:
         home = self._home(str(place))
-        draft = self.root / ASIDE / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        draft, old = (self.root / ASIDE / f"{os.getpid()}-{uuid.uuid4().hex[:12]}" for _ in range(2))
         try:
             draft.mkdir(parents=True)
             known = self._download(Manifest.from_json(manifest, f"{home}{_MANIFEST}"), home, draft)
@@ -225,11 +254,24 @@ class BucketArchive:
                     f"{home} does not have the content that was published (digest {digest}, not {content})."
                 )
             place.parent.mkdir(parents=True, exist_ok=True)
+            if place.exists() and not self.has_copy(str(place), content):
+                place.rename(old)
+                log.warning("copy-replaced", extra={"folder": place, "reason": "it is not what was published"})
             draft.rename(place)
+            self._record(place, content)
         except Conflict as error:
             raise DamagedArtifact(f"{home}: an object that its manifest names is gone.") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _record(self, place: Path, content: str) -> None:
+        """Says what a copy is; one that says nothing is compared when it is read."""
+        if content:
+            file = record_of(self.root, place)
+            with suppress(OSError):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content)
 
     def _download(self, manifest: Manifest, home: ObjectUrl, draft: Path) -> dict[str, tuple[bytes, int]]:
         """Returns the digest and size of each file that is one object."""

@@ -25,6 +25,8 @@ MOST_BYTES = 20 << 30
 ASIDE = ".fetching"
 """The folder below the root for what is on its way in or out."""
 
+_RECORDS = ".copies"
+
 _SAFE_AGE_S = 86_400.0  # no process reads one copy for longer without having asked for its path again
 _SPARE = 0.8  # removing stops at this share of the limit
 _EVERY_S = 60.0
@@ -58,6 +60,11 @@ def evict(root: Path, most_bytes: int, lock: UseLock, has: Callable[[str], bool]
                 removed += size
     log.info("copies-removed", extra={"size_bytes": removed, "folder": root})
     return removed
+
+
+def record_of(root: Path, place: Path) -> Path:
+    """The file with the digest of the copy at a place below the root."""
+    return root / _RECORDS / place.relative_to(root).with_name(f"{place.name}.digest")
 
 
 def _copies(root: Path) -> Iterator[tuple[float, int, Path]]:
@@ -96,6 +103,9 @@ def _remove(root: Path, folder: Path, used_s: float) -> bool:
     except OSError:
         return False
     shutil.rmtree(aside, ignore_errors=True)
+    record = record_of(root, folder)
+    record.unlink(missing_ok=True)
+    shutil.rmtree(record.with_name(folder.name), ignore_errors=True)  # of an output with several artifacts
     return True
 
 

@@ -106,7 +106,7 @@ class ArtifactRecord:
     def present(self) -> bool:
         """Whether its files exist; garbage collection may have removed them."""
         archive = self.artifact.archive
-        return Path(self.artifact.uri).is_dir() or (archive is not None and archive.has(self.artifact.uri))
+        return self.artifact.is_here or (archive is not None and archive.has(self.artifact.uri))
 
     @property
     def summary(self) -> list[str]:
@@ -120,7 +120,7 @@ class ArtifactRecord:
     def sizes(self) -> dict[Path, int]:
         """Its files, relative to its folder, with their sizes."""
         here, archive = Path(self.artifact.uri), self.artifact.archive
-        if here.is_dir() or archive is None:
+        if archive is None or self.artifact.is_here:
             return {f.relative_to(here): f.stat().st_size for f in here.rglob("*") if f.is_file()}
         return {Path(name): size for name, size in archive.list_files(self.artifact.uri).items()}
 
@@ -131,7 +131,7 @@ class ArtifactRecord:
             DamagedArtifact: it is gone.
         """
         here, archive = Path(self.artifact.uri), self.artifact.archive
-        if archive is not None and not here.is_dir():
+        if archive is not None and not self.artifact.is_here:
             return archive.open_file(self.artifact.uri, Path(name).as_posix())
         try:
             return (here / name).open("rb")

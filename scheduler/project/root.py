@@ -93,10 +93,10 @@ def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterato
             url = str(_copy_database(where.path, folder))
         opened = open_store(url, root=settings.root, archive=archive_of(settings), deadline_s=deadline_s)
         store = stack.enter_context(contextlib.closing(opened))
-        recorded = _recorded_identity(settings.root)
-        if recorded is None and (archive := archive_of(settings)) is not None:
-            recorded = archive.claimed_by()
-        if recorded is not None and recorded != identity(store):
+        recorded, known = _recorded_identity(settings.root), identity(store)
+        if (recorded is None or recorded != known) and (archive := archive_of(settings)) is not None:
+            recorded = archive.claimed_by()  # this folder's copies may be those of a root that was emptied since
+        if recorded is not None and recorded != known:
             raise _wrong_store_error(settings)
         yield store
 
@@ -147,7 +147,7 @@ def claim_root(store: Store, settings: Settings) -> None:
         recorded = archive.claimed_by()
     if recorded is not None and recorded != known:
         raise _wrong_store_error(settings)
-    if recorded is not None and (settings.root / NOTE).exists():
+    if recorded is not None and _recorded_identity(settings.root) == known:
         return
     if known is None:
         with contextlib.suppress(AlreadyClaimed):  # another process was first

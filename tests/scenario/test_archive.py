@@ -22,10 +22,12 @@ from spanwise import (
     Pipeline,
     RollingWindow,
 )
-from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.errors import DamagedArtifact, StorageError
+from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.integrity import find_damage
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import State
+from spanwise.orchestrator.run_dir import set_aside
 from spanwise.orchestrator.signature import Outputs
 from spanwise.orchestrator.storage import BucketArchive, StorageBucket, open_bucket, parse_url
 from spanwise.orchestrator.storage.helper import HelpedBucket
@@ -226,3 +228,47 @@ def test_a_file_of_an_artifact_is_not_taken_for_an_artifact(tmp_path_factory, ou
     assert sorted(archive.places("rows")) == sorted(kept)
     assert {place: archive.list_files(place) for place in kept} == kept
     assert all(archive.open_file(place, name).read() for place, names in kept.items() for name in names)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["publish", "read", "lose", "forget"]), st.integers(0, 1), st.integers(1, 2)), max_size=14
+)
+
+
+@given(STEPS)
+@settings(max_examples=40, deadline=None)
+def test_a_host_reads_what_was_published_last_at_a_place(tmp_path_factory, steps):
+    """After the restore of an older database a number is given again, and a host may have a copy of what had it before."""
+    home = parse_url(f"memory://{uuid.uuid4().hex}/home")
+    hosts = [BucketArchive(tmp_path_factory.mktemp("root"), home) for _ in range(2)]
+    published = {}
+    for step, (what, number, place) in enumerate(steps):
+        host = hosts[number]
+        folder = host.root / "rows/Count/model" / str(place)
+        if what == "publish":
+            set_aside(folder)
+            folder.mkdir(parents=True)
+            (folder / "rows").write_text(f"{step:03d}")
+            published[place] = f"{step:03d}", of_tree(folder).digest
+            host.keep(folder, published[place][1])
+        elif what == "lose":
+            shutil.rmtree(folder, ignore_errors=True)
+        elif what == "forget":
+            shutil.rmtree(host.root / ".copies", ignore_errors=True)  # as in a folder of before there were records
+        elif place in published:
+            artifact = Model(str(folder), id=1, content=published[place][1], archive=host)
+            assert not artifact.is_here or (folder / "rows").read_text() == published[place][0]
+            assert (artifact.path / "rows").read_text() == published[place][0]
+            assert artifact.is_here
+            assert find_damage(artifact) is None
+
+
+def test_what_another_history_has_left_is_not_read_where_the_archive_has_nothing(tmp_path):
+    """It is refused, not taken for what was published."""
+    archive = BucketArchive(tmp_path, parse_url(f"memory://{uuid.uuid4().hex}/home"))
+    folder = tmp_path / "rows/Count/model/1"
+    folder.mkdir(parents=True)
+    (folder / "rows").write_text("old")
+
+    with pytest.raises(DamagedArtifact, match="is not what was published"):
+        archive.fetch(str(folder), "another digest")

@@ -246,6 +246,26 @@ def test_a_root_belongs_to_one_history(machine, project, place, capsys):
     assert f"The root {place} belongs to another metadata store" in capsys.readouterr().err
 
 
+def test_a_folder_of_copies_serves_a_root_that_was_made_anew(machine, project, place, capsys):
+    """With new metadata: what it knows of the old ones is neither believed nor read."""
+    one = machine("one")
+    typed("run", "rows.py", "--span", "1")
+    bucket, top = open_bucket(parse_url(place).home), parse_url(place)
+    bucket.delete([info.key for info in bucket.list(top.key)])
+    shutil.rmtree(project / ".spanwise")
+    machine("two")
+    typed("run", "rows.py", "--span", "3")
+    one.use()
+
+    with connect() as client:
+        rows = client.artifact("rows/ExampleGen/examples/3/1").table().num_rows
+    typed("doctor")
+    typed("run", "rows.py", "--span", "2")
+    printed(capsys, "runs")
+
+    assert rows == 30
+
+
 def _other_settings(project, place):
     file = project / "elsewhere.toml"
     file.write_text(f'root = "{place}"\nmetadata = "other.db"\n')

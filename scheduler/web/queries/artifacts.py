@@ -175,7 +175,7 @@ def find_file(site: WebSite, artifact: int, name: str) -> Path | BinaryIO:
     for known in record.files():
         if str(known) == name:
             folder = Path(record.artifact.uri)
-            if not folder.is_dir():
+            if not record.artifact.is_here:
                 return record.open(known)
             if (folder / known).resolve().is_relative_to(folder.resolve()):
                 return folder / known
