@@ -28,8 +28,11 @@ _IDENTITY = ("store", "identity")
 
 
 @contextlib.contextmanager
-def open_for_writing(settings: Settings) -> Iterator[Store]:
+def open_for_writing(settings: Settings, *, again: bool = False) -> Iterator[Store]:
     """Opens the store for writing; creates the root and the database if necessary.
+
+    `again`: this process has opened it before, so object storage is not asked once more whose root it is: it may be
+    away, and what only the metadata are needed for goes on.
 
     Raises:
         SettingsError: the root belongs to another store.
@@ -48,7 +51,7 @@ def open_for_writing(settings: Settings) -> Iterator[Store]:
             f"`root` in spanwise.toml."
         ) from error
     with contextlib.closing(open_store(settings.metadata, root=settings.root, archive=archive_of(settings))) as store:
-        claim_root(store, settings)
+        claim_root(store, settings, again=again)
         yield store
 
 
@@ -139,11 +142,12 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def claim_root(store: Store, settings: Settings) -> None:
+def claim_root(store: Store, settings: Settings, *, again: bool = False) -> None:
     """Records in the root which store it belongs to; raises SettingsError when it belongs to another."""
     recorded, known = _recorded_identity(settings.root), identity(store)
     archive = archive_of(settings)
-    if archive is not None:  # somebody may have emptied the bucket since this folder was made
+    if archive is not None and not (again and recorded == known):
+        # somebody may have emptied the bucket since this folder was made
         recorded = archive.claimed_by()
     if recorded is not None and recorded != known:
         raise _wrong_store_error(settings)

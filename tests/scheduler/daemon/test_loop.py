@@ -11,6 +11,7 @@ import pytest
 from spanwise.orchestrator.errors import LoadError
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.storage import StorageBucket
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.services import SchedulerServices
@@ -19,6 +20,7 @@ from spanwise.scheduler.ledger.schedules import read_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, list_ticks
 from spanwise.scheduler.project import root, settings
 from spanwise.scheduler.schedule.ticks import ticks
+from tests.contract.object_storage import serve
 from tests.scheduler.daemon.test_pipeline_scheduler import Child
 
 FILE = """
@@ -53,6 +55,7 @@ class Loop:
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
         monkeypatch.chdir(folder)
         self.folder = folder
+        self.root = folder / "root"
         self.now, self.monotonic = NOON, 1000.0
         self.jobs = []
         self.crons = []
@@ -64,7 +67,7 @@ class Loop:
         return str(path)
 
     def open(self, *files, **options):
-        known = settings.read(root=self.folder / "root")
+        known = settings.read(root=self.root)
         clock = Clock(now=lambda: self.now, monotonic=lambda: self.monotonic)
         services = Told(root=known.root, config=None, site=alert.local_site(), start=self.start)
         services.told.append(self.told)
@@ -104,6 +107,23 @@ def test_several_files_are_looked_after_in_one_loop(loop):
     loop.turn(timedelta(minutes=30))
 
     assert loop.jobs == [("second", "2026-03-01T12:30Z"), ("first", "2026-03-01T13:00Z")]
+
+
+def test_ticks_are_claimed_while_the_object_storage_of_the_root_is_away(loop, monkeypatch):
+    """The metadata alone are needed for them, so an idle scheduler asks the storage for nothing after its start."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(loop.folder / "cache"))
+    with serve("moto") as home:
+        loop.root = f"{home}/root"
+        loop.open(loop.write("first"))
+        loop.turn()
+        with monkeypatch.context() as patch:
+            patch.setattr(StorageBucket, "read", lambda *_: pytest.fail("the storage was asked"))
+            loop.turn(timedelta(minutes=30))
+            loop.turn(timedelta(minutes=30))
+            loop.cron.close()
+
+    assert loop.jobs == [("first", "2026-03-01T13:00Z")]
+    assert loop.told == []
 
 
 def test_a_file_that_breaks_is_told_and_its_schedule_goes_on(loop):
@@ -297,12 +317,12 @@ def test_a_database_that_answers_late_is_no_clock_set_back(loop, monkeypatch):
     mine = loop.open(file)
     answer = root.open_for_writing
 
-    def answer_late(known):
+    def answer_late(known, **options):
         if loop.cron is mine:
             loop.cron = other
             loop.turn(timedelta(hours=1))
             loop.cron = mine
-        return answer(known)
+        return answer(known, **options)
 
     monkeypatch.setattr(root, "open_for_writing", answer_late)
     loop.turn()
