@@ -146,10 +146,14 @@ class _DiskSearch:
         executions = {e.id: e for e in self._store.executions_by_id(set(ids.values()))}
         links = self._store.links(executions=executions.keys(), read=False)
         published = {a.uri: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
+        nodes = {e.node for e in executions.values() if e.pipeline == self._pipeline}
+        nodes |= {artifact.name.split("/")[1] for artifact in self.artifacts}
         for place in places:
             execution = executions.get(ids[place])
             if place in published:
                 self._add_artifact(published[place], place)
+            elif (node := Path(place).relative_to(home).parts[0]) not in nodes:  # such as a folder of served models
+                self._add_unknown(Path(place), f"in the archive: no execution of a node {node} is recorded for it")
             elif execution is None or execution.state.ended:
                 what = f"{execution.name} has not published it" if execution else "no such execution is recorded"
                 self._add_leftover(Path(place), f"in the archive: {what}")

@@ -218,6 +218,21 @@ def test_gc_leaves_the_files_of_what_it_keeps(machine, project, place, capsys):
     assert "0 leftovers" in planned or "leftover" not in planned
 
 
+def test_gc_touches_nothing_there_that_no_node_has_written(machine, place, capsys):
+    """Such as models that are served from below the root, however their folders are called."""
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    bucket, top = open_bucket(parse_url(place).home), parse_url(place)
+    served = [(top / f"rows/serving/1795257036/{name}").key for name in ("0/weights", "1/weights", "2.json")]
+    for key in served:
+        bucket.write(key, b"a shard")
+
+    listed = printed(capsys, "gc", "rows", "--keep-younger", "0s", "--keep-last", "0")
+
+    assert "rows/serving/1795257036/0" in listed
+    assert [key for key in served if bucket.head(key) is None] == []
+
+
 def test_doctor_looks_there_for_what_has_a_copy_here(machine, place, capsys):
     """What is gone from the storage is gone for all other machines."""
     machine("one")
