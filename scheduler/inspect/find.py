@@ -131,7 +131,7 @@ def execution(store: Store, run: Run, node: str) -> Execution:
 
 
 def artifact(store: Store, reference: str, root: Path) -> Artifact:
-    """The artifact that a reference names: by its name, its id, or the path of its folder or of a file in it.
+    """The artifact that a reference names: by its name, its id, or the path or URL of its folder or of a file in it.
 
     Raises:
         NotRecorded: there is none; the message names the closest matches.
@@ -144,6 +144,8 @@ def artifact(store: Store, reference: str, root: Path) -> Artifact:
     try:
         return store.artifact(reference)
     except NotRecorded:
+        if store.archive is not None and reference.startswith(f"{store.archive.url}/"):
+            return _artifact_at(store, root.resolve() / reference.removeprefix(f"{store.archive.url}/"), root.resolve())
         place = Path(unquote(reference.removeprefix("file://"))).resolve()
         if reference.startswith(("/", ".", "file:")) or place.is_relative_to(root.resolve()):
             return _artifact_at(store, place, root.resolve())
@@ -185,7 +187,7 @@ def _artifact_at(store: Store, place: Path, root: Path) -> Artifact:
     number = parts[_DEPTH] if len(parts) > _DEPTH else ""
     links = store.links(executions=[int(number)]) if _is_number(number) else []
     for found in store.artifacts_by_id([link.artifact for link in links if not link.read]):
-        if place.is_relative_to(found.path.resolve()):
+        if place.is_relative_to(Path(found.uri).resolve()):
             return found
     raise NotRecorded(
         f"Nothing was published in {place}. Artifacts are in {root}/PIPELINE/NODE/OUTPUT/NUMBER; list them: "

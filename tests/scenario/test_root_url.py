@@ -218,6 +218,19 @@ def test_gc_leaves_the_files_of_what_it_keeps(machine, project, place, capsys):
     assert "0 leftovers" in planned or "leftover" not in planned
 
 
+def test_an_artifact_is_found_by_its_url(machine, place, capsys):
+    """The folder has the number of an execution, so it is not the artifact whose name looks like it."""
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    typed("run", "rows.py", "--span", "2")
+    machine("two")
+
+    assert printed(capsys, "lineage", f"{place}/rows/Count/model/2").startswith("rows/Count/model/1 ")
+    assert printed(capsys, "lineage", f"{place}/rows/Count/model/4/rows").startswith("rows/Count/model/2 ")
+    assert main(["lineage", f"{place}/rows/Count/model/9"]) == 2
+    assert list(folder_of_copies(parse_url(place)).glob("rows/*/*/*")) == [], "nothing was fetched"
+
+
 def test_gc_touches_nothing_there_that_no_node_has_written(machine, place, capsys):
     """Such as models that are served from below the root, however their folders are called."""
     machine("one")
