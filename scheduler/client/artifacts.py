@@ -140,7 +140,8 @@ class ArtifactRecord:
 
     def pages(self) -> list[Path]:
         """The HTML pages in its folder."""
-        return sorted(self.path.glob("*.html")) if self.present else []
+        has_pages = any(records.is_page(name.as_posix()) for name in self.sizes())
+        return sorted(self.path.glob("*.html")) if has_pages else []
 
     def table(
         self, split: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from types import MappingProxyType
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver, list_defaults
+from spanwise.orchestrator.errors import DamagedArtifact
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.placement import Placement
 from spanwise.orchestrator.run import Execution, Run, format_source
@@ -193,10 +195,21 @@ def format_execution(
     return "\n".join(lines)
 
 
+def is_page(name: str) -> bool:
+    """Whether a file of an artifact is a page that it shows."""
+    return name.endswith(".html") and "/" not in name
+
+
 def find_pages(artifact: Artifact) -> list[str]:
-    """The HTML pages in the folder of an artifact; their paths are short where they lie below the current folder."""
-    here = Path.cwd()
-    pages = sorted(artifact.path.glob("*.html"))
+    """The HTML pages in the folder of an artifact; their paths are short where they lie below the current folder.
+
+    Of artifacts in object storage those that have pages are fetched, to be opened, and no others.
+    """
+    here, archive = Path.cwd(), artifact.archive
+    pages: list[Path] = []
+    with suppress(DamagedArtifact):  # `doctor` tells
+        if archive is None or artifact.is_here or any(map(is_page, archive.list_files(artifact.uri))):
+            pages = sorted(artifact.path.glob("*.html"))
     return [str(page.relative_to(here) if page.is_relative_to(here) else page) for page in pages]
 
 

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact
@@ -365,7 +366,7 @@ def _dimensions(artifact: Artifact, calendar: Calendar) -> dict[str, object]:
 
 
 def _uri(artifact: Artifact) -> str:
-    return artifact.uri if "://" in artifact.uri else artifact.path.as_uri()
+    return artifact.uri if "://" in artifact.uri else Path(artifact.uri).as_uri()
 
 
 def _span(run: Run) -> dict[str, str]:

@@ -218,6 +218,23 @@ def test_gc_leaves_the_files_of_what_it_keeps(machine, project, place, capsys):
     assert "0 leftovers" in planned or "leftover" not in planned
 
 
+def test_show_fetches_the_pages_that_it_names_and_nothing_else(machine, project, place, capsys):
+    """They can be opened then."""
+    (project / "rows.py").write_text(
+        (project / "rows.py").read_text().replace('        (model.path / "rows")', '        (model.path / "r.html")')
+    )
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    machine("two")
+
+    shown = printed(capsys, "show", "rows/1")
+
+    (page,) = [line.strip() for line in shown.splitlines() if line.endswith("r.html")]
+    assert Path(page).exists()
+    fetched = folder_of_copies(parse_url(place)).glob("rows/*/*/*")
+    assert [copy.parent.name for copy in fetched] == ["model"]
+
+
 def test_an_artifact_is_found_by_its_url(machine, place, capsys):
     """The folder has the number of an execution, so it is not the artifact whose name looks like it."""
     machine("one")
