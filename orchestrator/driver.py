@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spanwise.orchestrator import fingerprint
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.beam_settings import unverified_part
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import OutsideKey, outside_key
@@ -22,7 +22,7 @@ from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, span_of, version_key, version_of, versions_of
-from spanwise.orchestrator.integrity import recreate_command
+from spanwise.orchestrator.integrity import describe_way_round, recreate_command
 from spanwise.orchestrator.run import Run, quote_pipeline
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
@@ -316,9 +316,10 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
         dict.fromkeys(recreate_command(run, artifact, judges_of(store, "accepted", artifact)) for artifact in gone)
     )
     more = [f"… and {len(commands) - _MOST_COMMANDS} more like these."] if len(commands) > _MOST_COMMANDS else []
+    models = [describe_way_round(artifact) for artifact in gone if artifact.kind == Model.kind]
     raise ResolutionError(
         f"{node.name} reads {what}, but the files {why}\n"
-        + "\n".join([f"Recreate them:  {commands[0]}", *(f"  {c}" for c in commands[1:_MOST_COMMANDS]), *more])
+        + "\n".join([f"Recreate them:  {commands[0]}", *(f"  {c}" for c in commands[1:_MOST_COMMANDS]), *more, *models])
     )
 
 

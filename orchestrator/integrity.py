@@ -96,12 +96,15 @@ def damage_message(node: str, run: Run, damages: Iterable[Damage], judges: Mappi
         "\n".join(f"{node} reads {damage}." for damage in found)
         + "\nRestore these files from a backup, or create them again:\n"
         + "\n".join(f"  {command}" for command in commands)
-        + "".join(
-            f"\nIf it is a champion, the one before it is the baseline after:  "
-            f"spanwise unbless {damage.artifact.name} --because damaged"
-            for damage in found
-            if damage.artifact.kind == Model.kind
-        )
+        + "".join(f"\n{describe_way_round(damage.artifact)}" for damage in found if damage.artifact.kind == Model.kind)
+    )
+
+
+def describe_way_round(model: Artifact) -> str:
+    """The command after which no run is compared with a model that cannot be read."""
+    return (
+        "If it is a champion, the one before it is the baseline after:  "
+        f"spanwise unbless {model.name} --because damaged"
     )
 
 

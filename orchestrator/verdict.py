@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from spanwise.orchestrator.artifact import Artifact, Judgement, Mark
+from spanwise.orchestrator.artifact import Artifact, Judgement, Mark, Model
 from spanwise.orchestrator.claim_record import facts_of, record_of
+from spanwise.orchestrator.digest import digest
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 T = TypeVar("T")
@@ -80,21 +81,24 @@ class Standing:
 
 
 def read_logs(
-    store: Store, mark: Mark, artifacts: Iterable[str], *, as_of: datetime | None = None
+    store: Store, mark: Mark, logs: Iterable[str], *, as_of: datetime | None = None
 ) -> dict[str, list[Verdict]]:
-    """All verdicts on each of these artifacts that were recorded by `as_of`, oldest first; a few questions for all."""
-    logs: dict[str, list[Verdict]] = {artifact: [] for artifact in artifacts}
-    left, first, size = list(logs), 1, 2  # most have one verdict or none
+    """All verdicts in each of these logs that were recorded by `as_of`, oldest first; a few questions for all.
+
+    A log is named by its artifact, or by what all artifacts that are the same model have in common.
+    """
+    read: dict[str, list[Verdict]] = {log: [] for log in logs}
+    left, first, size = list(read), 1, 2  # most have one verdict or none
     while left:
-        names = {artifact: [f"{artifact}#{n}" for n in range(first, first + size)] for artifact in left}
+        names = {log: [f"{log}#{n}" for n in range(first, first + size)] for log in left}
         claims = store.find_claims(mark, [*itertools.chain(*names.values())])
-        for artifact in left:
-            logs[artifact] += [record_of(Verdict, claims[name]) for name in names[artifact] if name in claims]
-        left = [artifact for artifact in left if names[artifact][-1] in claims]  # numbered without gaps
+        for log in left:
+            read[log] += [record_of(Verdict, claims[name]) for name in names[log] if name in claims]
+        left = [log for log in left if names[log][-1] in claims]  # numbered without gaps
         first, size = first + size, 2 * size
     if as_of is None:
-        return logs
-    return {a: [v for v in found if v.created is not None and v.created <= as_of] for a, found in logs.items()}
+        return read
+    return {log: [v for v in found if v.created is not None and v.created <= as_of] for log, found in read.items()}
 
 
 def read_verdicts(store: Store, mark: Mark, artifact: str, *, as_of: datetime | None = None) -> list[Verdict]:
@@ -105,17 +109,24 @@ def read_verdicts(store: Store, mark: Mark, artifact: str, *, as_of: datetime | 
 def find_standings(
     store: Store, mark: Mark, artifacts: Iterable[Artifact], *, as_of: datetime | None = None
 ) -> dict[str, Standing]:
-    """What the verdicts on each of these artifacts amount to, by its name, as of a moment or now."""
-    logs = read_logs(store, mark, [artifact.name for artifact in artifacts], as_of=as_of)
-    return {artifact: _weigh(verdicts) for artifact, verdicts in logs.items()}
+    """What the verdicts on each of these artifacts amount to, by its name, as of a moment or now.
+
+    What a person has decided about a model holds for the same model published again.
+    """
+    shared = {artifact.name: _log_of_data(artifact) for artifact in artifacts}
+    logs = read_logs(store, mark, [*shared, *filter(None, shared.values())], as_of=as_of)
+    return {name: _weigh(logs[name], logs[log] if log else ()) for name, log in shared.items()}
 
 
 def find_standing(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> Standing:
-    """What the verdicts on an artifact amount to, as of a moment or now."""
+    """The same of one artifact."""
     return find_standings(store, mark, [artifact], as_of=as_of)[artifact.name]
 
 
-def _weigh(verdicts: Iterable[Verdict]) -> Standing:
+def _weigh(verdicts: Iterable[Verdict], of_the_same: Sequence[Verdict]) -> Standing:
+    """The verdicts on an artifact, and those of people on all artifacts that are the same model."""
+    if of_the_same:
+        return Standing({"": of_the_same[-1]})
     by_judge: dict[str, Verdict] = {}
     for verdict in verdicts:
         if verdict.personal:
@@ -135,9 +146,10 @@ def judges_of(store: Store, mark: Mark, artifact: Artifact) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v.judge for v in read_verdicts(store, mark, artifact.name) if v.judge))
 
 
-def first_verdict(artifact: str) -> str:
-    """The name of the claim that exists where an artifact of this name was ever judged."""
-    return f"{artifact}#1"
+def first_verdicts(artifact: Artifact) -> tuple[str, ...]:
+    """The names of the claims of which one exists where an artifact, or the same model before it, was ever judged."""
+    log = _log_of_data(artifact)
+    return (f"{artifact.name}#1", f"{log}#1") if log else (f"{artifact.name}#1",)
 
 
 def append(store: Store, verdicts: Sequence[Verdict]) -> None:
@@ -145,14 +157,28 @@ def append(store: Store, verdicts: Sequence[Verdict]) -> None:
     write_with(store, verdicts, lambda claims: store.claim(*claims))
 
 
-def write_with(store: Store, verdicts: Sequence[Verdict], write: Callable[[Sequence[Claim]], T]) -> T:
+def append_personal(store: Store, verdict: Verdict, artifact: Artifact) -> None:
+    """Records what a person has decided about an artifact; about a model, also for the same model published again."""
+    log = _log_of_data(artifact)
+    write_with(store, [verdict], lambda claims: store.claim(*claims), also=[(log, verdict)] if log else [])
+
+
+def write_with(
+    store: Store,
+    verdicts: Sequence[Verdict],
+    write: Callable[[Sequence[Claim]], T],
+    *,
+    also: Sequence[tuple[str, Verdict]] = (),
+) -> T:
     """Calls `write` with the claims that record these verdicts; again, with others, when someone was faster.
 
-    A judge's verdict that changes nothing is not recorded again, nor one that a person has overruled.
+    A judge's verdict that changes nothing is not recorded again, nor one that a person has overruled. `also` has
+    verdicts for other logs than those of their artifacts, by the name of the log.
     Raises what `write` raises; AlreadyClaimed only when another claim of that write exists.
     """
     while True:
-        claims = _claim_places(store, [verdict for verdict in verdicts if _changes(store, verdict)])
+        changing = [(verdict.artifact, verdict) for verdict in verdicts if _changes(store, verdict)]
+        claims = _claim_places(store, [*changing, *also])
         try:
             return write(claims)
         except AlreadyClaimed:
@@ -177,6 +203,17 @@ def verdict_of(judgement: Judgement, *, judge: str, run: str) -> Verdict:
     )
 
 
+def _log_of_data(artifact: Artifact) -> str:
+    """Where people's verdicts on a model are recorded for all artifacts that are the same model; empty for others.
+
+    The same are those of one channel with the same files, learned from the same spans. Without files, nothing says so.
+    """
+    if artifact.kind != Model.kind or not artifact.content or not artifact.size_bytes:
+        return ""
+    same = digest("model", artifact.content, repr(artifact.properties.get("spans")))
+    return f"{artifact.name.rpartition('/')[0]}={same}"
+
+
 def _changes(store: Store, verdict: Verdict) -> bool:
     """Whether recording it says anything new. What a person says is always recorded."""
     if verdict.personal:
@@ -188,13 +225,13 @@ def _changes(store: Store, verdict: Verdict) -> bool:
     return known is None or (known.given, known.because) != (verdict.given, verdict.because)
 
 
-def _claim_places(store: Store, verdicts: Sequence[Verdict]) -> list[Claim]:
-    """The claims that record verdicts, each at the next place of its log."""
+def _claim_places(store: Store, verdicts: Sequence[tuple[str, Verdict]]) -> list[Claim]:
+    """The claims that record verdicts, each at the next place of the log that is named with it."""
     before: Counter[tuple[Mark, str]] = Counter()
     claims = []
-    for verdict in verdicts:
-        log = (verdict.mark, verdict.artifact)
+    for name, verdict in verdicts:
+        log = (verdict.mark, name)
         before[log] += 1
         place = len(read_verdicts(store, *log)) + before[log]
-        claims.append(Claim(verdict.mark, f"{verdict.artifact}#{place}", facts_of(verdict, without=("created",))))
+        claims.append(Claim(verdict.mark, f"{name}#{place}", facts_of(verdict, without=("created",))))
     return claims

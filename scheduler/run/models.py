@@ -16,7 +16,7 @@ from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.serving import channel_of, pushes
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import Verdict, append, find_standing
+from spanwise.orchestrator.verdict import Verdict, append_personal, find_standing
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project import root
@@ -32,6 +32,7 @@ class Decision:
 
     verdict: Verdict
     champion: Artifact | None  #: of the model's channel, from now on
+    lost: bool  #: the files of that champion were garbage-collected
     serves: bool  #: whether the model is the one that was pushed last
 
 
@@ -39,13 +40,18 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str) -> Decis
     """Records that a person blesses a model, or takes its blessing back.
 
     Raises:
-        UsageError: it is no model, or that of a replay; or no reason is given.
+        UsageError: it is no model, or that of a replay, or one to bless whose files were collected; or no reason is
+            given.
     """
     _refuse_others(store, model, because)
+    if given:
+        _refuse_collected(store, model, "blessed")
     verdict = Verdict(mark="blessed", artifact=model.name, given=given, by=user_name(), because=because)
-    append(store, [verdict])
+    append_personal(store, verdict, model)
     last = next(pushes(store, channel_of(model.name)), None)
-    return Decision(verdict, find_champion(store, model.name), last is not None and last.model == model.name)
+    champion = find_champion(store, model.name)
+    lost = champion is not None and is_marked(store, COLLECTED, champion)
+    return Decision(verdict, champion, lost, last is not None and last.model == model.name)
 
 
 def find_champion(store: Store, model: str) -> Artifact | None:
@@ -66,7 +72,7 @@ def push(
     with root.open_for_reading(settings) as store:
         model = _find_model(store, reference, settings)
         _refuse_others(store, model, because)
-        _refuse_collected(store, model)
+        _refuse_collected(store, model, "pushed")
         _refuse_unblessed(store, model)
         maker = store.producer(model)
         newest = _newest_from_file(store, maker.pipeline)
@@ -118,11 +124,11 @@ def _refuse_others(store: Store, model: Artifact, because: str) -> None:
         )
 
 
-def _refuse_collected(store: Store, model: Artifact) -> None:
+def _refuse_collected(store: Store, model: Artifact, verb: str) -> None:
     if is_marked(store, COLLECTED, model):
         pipeline = channel_of(model.name).split("/")[0]
         raise UsageError(
-            f"{model.name} was garbage-collected, so it cannot be pushed. Choose another model:  "
+            f"{model.name} was garbage-collected, so it cannot be {verb}. Choose another model:  "
             f"spanwise artifacts {pipeline} --type Model"
         )
 
@@ -185,8 +191,11 @@ def format_decision(decision: Decision) -> str:
     lines.append(
         f"The champion is {decision.champion.name}." if decision.champion is not None else "There is no champion now."
     )
+    if decision.champion is not None and decision.lost:
+        lines.append("Its files were garbage-collected, so nothing can be compared with it.")
+        lines.append(f"Take its blessing back as well:  spanwise unbless {decision.champion.name} --because TEXT")
     if decision.serves and not verdict.given:
         lines.append(f"{verdict.artifact} still serves.")
-        if decision.champion is not None:
+        if decision.champion is not None and not decision.lost:
             lines.append(f"Roll back:  spanwise push {decision.champion.name} --because TEXT")
     return "\n".join(lines)

@@ -35,7 +35,7 @@ from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver
 from spanwise.orchestrator.storage import UnfinishedUpload, open_bucket
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
-from spanwise.orchestrator.verdict import find_standings, first_verdict
+from spanwise.orchestrator.verdict import find_standings, first_verdicts
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
@@ -273,8 +273,8 @@ def _find_marked(store: Store, mark: str, artifacts: Sequence[Artifact]) -> Coll
     """The names of those with a mark."""
     if mark != "blessed":
         return store.find_claims(mark, [artifact.name for artifact in artifacts])
-    first = store.find_claims(mark, [first_verdict(artifact.name) for artifact in artifacts])
-    judged = [artifact for artifact in artifacts if first_verdict(artifact.name) in first]  # few are
+    first = store.find_claims(mark, [name for artifact in artifacts for name in first_verdicts(artifact)])
+    judged = [artifact for artifact in artifacts if not first.keys().isdisjoint(first_verdicts(artifact))]  # few are
     return {name for name, standing in find_standings(store, "blessed", judged).items() if standing.holds()}
 
 

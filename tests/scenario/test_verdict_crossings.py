@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,19 @@ COLLECT = ("--keep-last", "0", "--keep-younger", "0s")
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Three days are learned; the gate refuses the fourth, so that the fifth is not learned."""
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """One day has arrived, and nothing has run."""
     monkeypatch.chdir(tmp_path)
     run_inline(monkeypatch)
     bench = Bench(tmp_path)
+    bench.arrive(1, 1, 1)
+    return bench
+
+
+@pytest.fixture
+def bench(lake: Bench) -> Bench:
+    """Three days are learned; the gate refuses the fourth, so that the fifth is not learned."""
+    bench = lake
     for span, value in enumerate((1, 2, 3, -1, 5), start=1):
         bench.arrive(span, 1, value)
         bench.spanwise("run", "system.py", "--span", str(span))
@@ -154,6 +163,47 @@ def test_a_verdict_of_a_person_holds_for_the_same_data_published_again(bench, ca
     bench.arrive(int(span), 1, -7)
     assert bench.spanwise("run", "system.py", "--span", span) == 1
     assert bench.failed() == ["Check"]
+
+
+@pytest.mark.parametrize("again", ["without the cache", "since its files are gone"])
+@pytest.mark.parametrize(("kind", "code"), [("unbless", 3), ("bless", 1)])
+def test_what_a_person_said_of_a_model_holds_when_the_same_model_is_trained_again(lake, kind, code, again):
+    """Under its new name too it is not pushed, or it is pushed although its Evaluator refuses it."""
+    for each in (2, code):
+        lake.spanwise("run", "system.py", "--span", "1", "--param", f"code={each}")
+    lake.spanwise(kind, "system/Learn/model/2", "--because", "looked at")
+    lake.spanwise("push", "system/Learn/model/1", "--because", "the one before")
+    lake.spanwise("run", "system.py", "--span", "1", "--param", "code=2")
+    if again == "since its files are gone":
+        with lake._opened() as store:
+            shutil.rmtree(store.artifact("system/Learn/model/2").path)
+
+    options = ["--no-cache"] if again == "without the cache" else []
+    lake.spanwise("run", "system.py", "--span", "1", "--param", f"code={code}", *options)
+
+    assert lake.spanwise("lineage", "system/Learn/model/3") == 0, "it was trained again"
+    assert lake.serves().code == (2 if kind == "unbless" else code)
+
+
+def test_a_champion_whose_files_were_collected_is_named_and_can_be_passed_over(lake, capsys):
+    """Nobody is told to push it or may bless it, and what the failed run prints leads on."""
+    for code in (1, 2, 3):
+        lake.spanwise("run", "system.py", "--span", "1", "--param", f"code={code}")
+    lake.spanwise("gc", "system.py", *COLLECT, "--keep-last-of", "Examples=9", "--keep-marked", "none")
+    lake.spanwise("unbless", "system/Learn/model/3", "--because", "wrong")
+    capsys.readouterr()
+
+    lake.spanwise("unbless", "system/Learn/model/2", "--because", "wrong")
+
+    said = capsys.readouterr().out
+    assert "The champion is system/Learn/model/1.\nIts files were garbage-collected" in said
+    assert printed(said) == ["unbless system/Learn/model/1 --because TEXT"]
+    assert lake.spanwise("run", "system.py", "--span", "1", "--param", "code=4") == 1
+    *_, unbless, resume = printed(capsys.readouterr().out)
+    assert [lake.spanwise(*shlex.split(command)) for command in (unbless, resume)] == [0, 0]
+    assert lake.serves().code == 4
+    assert lake.spanwise("bless", "system/Learn/model/1", "--because", "right after all") == 2
+    assert "was garbage-collected, so it cannot be blessed" in capsys.readouterr().err
 
 
 SOURCES = '''
