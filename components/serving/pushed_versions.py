@@ -23,6 +23,7 @@ class PushRecord:
     home: str  #: folder or URL of the pipeline's artifacts; distinguishes installations with pipelines of the same name
     at: str  #: ISO 8601, UTC
     root: str = ""  #: the identity of the root; it stays the same when the root is moved
+    began: str = ""  #: when the run began; after metadata were restored, another run may have its number
 
     def is_of(self, other: PushRecord) -> bool:
         """Whether the pipeline of this record is that of the other, also where its root was moved in between."""
@@ -52,7 +53,7 @@ def find_existing(versions: Iterable[PushedVersion], mine: PushRecord) -> Pushed
         theirs = pushed.record
         if theirs is None or (theirs.model, theirs.content) != (mine.model, mine.content) or not theirs.is_of(mine):
             continue
-        if not place or (theirs.run, theirs.node) == (mine.run, mine.node):
+        if not place or (theirs.run, theirs.began, theirs.node) == (mine.run, mine.began, mine.node):
             return pushed
     return None
 
@@ -72,7 +73,7 @@ def _pipeline(record: PushRecord) -> str:
 def reason_to_skip(existing: PushedVersion, mine: PushRecord) -> str:
     by = (
         f"by {existing.record.run}"
-        if existing.record is not None and existing.record.run != mine.run
+        if existing.record is not None and (existing.record.run, existing.record.began) != (mine.run, mine.began)
         else "by this run"
     )
     return f"not pushed again: version {existing.version} is this model, pushed {by}"

@@ -132,6 +132,7 @@ def push(
         home=home,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         root=root,
+        began=attempt.run.started.isoformat() if attempt.run.started is not None else "",
     )
     if is_object_url(str(destination)):
         return push_to_bucket(model, parse_url(str(destination)), attempt, mine, keep_versions=keep_versions)

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.scenario.cli import call, lay_out
+from tests.scenario.deaths import InlineDeaths
+from tests.scenario.inline import run_inline
+from tests.scenario.test_system import Bench
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +57,25 @@ def test_what_serves_after_a_restore_is_said_until_a_recorded_push_replaces_it(t
     (project / "serving" / ".spanwise" / "fences.json").unlink()
     call(project, "push", "rides/Trainer/model/3", "--because", "the backup")
     assert "what serves" not in call(project, "doctor")
+
+
+def test_a_run_does_not_take_the_push_of_a_forgotten_run_of_its_number_for_its_own(tmp_path, monkeypatch, capsys):
+    """The forgotten run had pushed the same model under the same name, and then an older model was pushed again."""
+    monkeypatch.chdir(tmp_path)
+    store, bench = run_inline(monkeypatch), Bench(tmp_path)
+    bench.deaths = InlineDeaths(tmp_path, store, monkeypatch)
+    bench.arrive(1, 1, 1)
+    bench.spanwise("run", "system.py", "--span", "1", "--param", "code=1")
+    bench.deaths.back_up()
+    bench.spanwise("run", "system.py", "--span", "1", "--param", "code=2")
+    bench.spanwise("push", "system/Learn/model/1", "--because", "2 is wrong for refunds")
+    bench.deaths.restore()
+    (tmp_path / "serving" / ".spanwise" / "fences.json").unlink()
+
+    bench.spanwise("run", "system.py", "--span", "1", "--param", "code=2")
+
+    assert bench.serves() == bench.learned()
+    assert "Blessed; pushed to" in capsys.readouterr().out.splitlines()[-2]
 
 
 def test_the_command_for_a_damaged_file_is_that_of_the_project(tmp_path, project):

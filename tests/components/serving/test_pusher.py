@@ -494,6 +494,8 @@ def test_the_next_version_is_above_all_and_no_less_than_the_time(existing, now_s
         ([at(7, replace(MINE, home="elsewhere", root="moved"))], 7),
         ([at(7, replace(MINE, home="elsewhere", root="another"))], None),
         ([at(7, MINE), at(8, None)], 7),
+        ([at(7, replace(MINE, began="before"))], 7),
+        ([at(7, replace(MINE, began="before")), at(8, None)], None),
     ],
 )
 def test_a_push_is_needless_when_this_run_has_made_it_or_the_newest_is_the_model(there, found):
