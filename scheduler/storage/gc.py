@@ -27,12 +27,13 @@ from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import histories_of
 from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, StorageError, UsageError
 from spanwise.orchestrator.generation import LOOK_BACK
+from spanwise.orchestrator.history import History
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.renewal import current_first, place_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
-from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver
+from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver, WantedSpan
 from spanwise.orchestrator.storage import UnfinishedUpload, open_bucket
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
 from spanwise.orchestrator.verdict import find_standings, first_verdicts
@@ -208,19 +209,24 @@ def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[Artifact, str]]:
         if isinstance(node, Resolver):
             histories = histories_of(store, run, node, {}, loaded.pipeline.scopes[node.name])
             chosen = f"{node.name} would choose it now"
+            history = histories[node.source.key]
             if isinstance(node, SpanResolver):
                 with suppress(ResolutionError):
-                    found = node.explain(histories[node.source.key])
-                    yield from (
-                        (w.withheld.artifact, f"{node.name} would choose it if accepted") for w in found if w.withheld
-                    )
-                    yield from ((w.chosen, chosen) for w in found if w.chosen is not None)
+                    for w in node.explain(history):
+                        reason = f"{node.name} would choose it if accepted" if w.withheld else chosen
+                        yield from ((artifact, reason) for artifact in _read_of(w, history))
             if isinstance(node, SpanAwaiter):
-                for w in node.explain_awaited(histories[node.source.key]):
-                    if (artifact := w.withheld.artifact if w.withheld else w.chosen) is not None:
-                        yield artifact, f"{node.name} may choose it later"
+                for w in node.explain_awaited(history):
+                    yield from ((artifact, f"{node.name} may choose it later") for artifact in _read_of(w, history))
             with suppress(ResolutionError):
                 yield from ((artifact, chosen) for artifact in itertools.chain(*node.choose(histories).values()))
+
+
+def _read_of(wanted: WantedSpan, history: History) -> list[Artifact]:
+    """What a resolver reads of a span; of one that does not count, what it would read and what has to be accepted."""
+    if wanted.withheld is not None:
+        return [wanted.withheld.artifact, *history.published(wanted.span)[-1:]]
+    return [wanted.chosen] if wanted.chosen is not None else []
 
 
 def _decide(

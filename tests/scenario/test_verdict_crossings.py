@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.scenario.inline import run_inline
-from tests.scenario.test_system import Bench
+from tests.scenario.test_system import PIPELINE, Bench
 
+CLEAN = """class Clean(Component):
+    def run(self, examples: Input[Examples], clean: Output[Examples]) -> None:
+        for name in ("span", "version", "split_names", "calendar"):
+            setattr(clean, name, getattr(examples, name))
+        shutil.copytree(examples.path, clean.path, dirs_exist_ok=True)
+
+
+"""
 COLLECT = ("--keep-last", "0", "--keep-younger", "0s")
 
 
@@ -46,6 +54,29 @@ def test_a_refused_span_that_a_window_wants_is_not_collected(bench, capsys):
 
     assert learned is not None
     assert [edition.value for edition in learned.window] == [3, -1, 5]
+
+
+def test_what_was_made_of_a_refused_span_that_a_window_wants_is_not_collected(lake):
+    """A person accepts the span, and the window reads what a node had made of it."""
+    text = PIPELINE.replace("class Learn(", CLEAN + "class Learn(").replace("check, window,", "check, clean, window,")
+    text = text.replace("    window = ", '    clean = Clean(examples=check["examples"])\n    window = ')
+    text = text.replace('Window(check["examples"]', 'Window(clean["clean"]').replace(
+        'window["examples"]', 'window["clean"]'
+    )
+    (lake.folder / "system.py").write_text(f"import shutil\n{text}")
+    for span in (1, 3):
+        lake.arrive(span, 1, span)
+        lake.spanwise("run", "system.py", "--span", str(span))
+    lake.spanwise("refuse", "system.py", "--span", "3", "--because", "looked at")
+    lake.arrive(2, 1, 2)
+    lake.spanwise("run", "system.py", "--span", "2")
+    assert lake.failed() == ["Window"]
+
+    assert lake.spanwise("gc", "system.py", *COLLECT) == 0
+    assert lake.spanwise("accept", "system.py", "--span", "3", "--because", "looked at again") == 0
+
+    assert lake.spanwise("run", "system.py", "--span", "2") == 0
+    assert [edition.value for edition in lake.learned().window] == [1, 2, 3]
 
 
 def test_a_span_whose_files_were_collected_is_not_accepted(bench, capsys):
