@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import (
+    Anomalies,
+    Artifact,
+    Blessing,
+    Evaluation,
+    InfraBlessing,
+    Model,
+    PushedModel,
+    Rejects,
+    Report,
+    Schema,
+)
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Link, Store
 
@@ -66,6 +77,25 @@ class Lineage:
 
 Carries: TypeAlias = Callable[[Artifact, Artifact], bool]
 """Whether the second artifact, an output of an execution, depends on the first, an input of it."""
+
+
+JUDGEMENTS = frozenset(
+    kind.kind for kind in (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
+)
+"""The types of artifacts that only describe data or models."""
+
+
+def passes_rows(read: Artifact, made: Artifact) -> bool:
+    """Whether an artifact contains something of an artifact that its execution read.
+
+    A base model passes nothing on when training began from scratch, as in a backfill. A model that records its spans
+    also records the base that it used.
+    """
+    if read.kind in JUDGEMENTS:
+        return False
+    if read.kind == made.kind == Model.kind and made.properties.get("spans") is not None:
+        return made.properties.get("base") == read.name
+    return True
 
 
 def walk(

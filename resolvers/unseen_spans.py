@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from spanwise.orchestrator import Artifact, Channel, History, Model, Node, ParameterError, PipelineError
+from spanwise.orchestrator import Artifact, Channel, History, Model, Node, ParameterError, PipelineError, Withheld
 from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import span_of
+from spanwise.orchestrator.lineage import Direction, passes_rows, walk
+from spanwise.orchestrator.store import Address
 from spanwise.resolvers.rolling_window import RollingWindow
 
 
@@ -22,7 +25,8 @@ class UnseenSpans(RollingWindow):
     lie between with 1, and with -1 it may have learned from the first that it is judged on.
 
     A model has learned from the spans that it records (`model.spans`; the Trainer does), and from those of the models
-    that it was warm-started from. The model of this run never counts, nor one that records no spans.
+    that it was warm-started from. The model of this run never counts, nor one that records no spans, nor one that
+    learned from a span that was refused since.
     """
 
     def __init__(
@@ -53,42 +57,73 @@ class UnseenSpans(RollingWindow):
 
     def choose(self, histories: Mapping[str, History]) -> Mapping[str, Sequence[Artifact]]:
         examples = self.resolve(histories[self.source.key])
-        model = self._choose_model(histories[self._models.key], span_of(examples[0]))
+        model = self._choose_model(histories[self._models.key], histories[self.source.key], span_of(examples[0]))
         return {self.source.key: examples, self._models.key: (model,)}
 
     def why(self, history: History, chosen: Sequence[Artifact]) -> str:
-        """How far the model has learned."""
+        """How far the model has learned, and which newer one was passed over."""
         learned = _spans_learned(history, chosen[-1])
-        return f"which learned from spans to {self.calendar.label(max(learned))}" if learned else ""
+        if not learned:
+            return ""
+        address = Address(history.address.pipeline, self._models.node, self._models.key)
+        models = replace(history, address=address, kind=Model, mine=(), gated=(), origins=(), calendar=None)
+        newest = next(self._find_old_enough(models, span_of(chosen[0])), chosen[-1])
+        withheld = _find_refused(history, newest)
+        passed = "" if withheld is None else f"; {newest.name} learned from {self._describe(withheld)}"
+        return f"which learned from spans to {self.calendar.label(max(learned))}{passed}"
 
-    def _choose_model(self, models: History, first: int) -> Artifact:
-        """The newest model that learned only from spans before `first`, moved by the offset."""
-        least: int | None = None
-        silent = None
-        for model in models.newest():
-            if not (learned := _spans_learned(models, model)):
-                silent = silent or model
-                continue
-            if max(learned) < first - self.offset:
+    def _choose_model(self, models: History, spans: History, first: int) -> Artifact:
+        """The newest model that learned only from spans before `first`, moved by the offset, and from none refused."""
+        refused = None
+        for model in self._find_old_enough(models, first):
+            if (withheld := _find_refused(spans, model)) is None:
                 return model
-            least = max(learned) if least is None else min(least, max(learned))
+            refused = refused or (model, withheld)
         before = self.calendar.label(first - self.offset)
         wanted = f"{self.name} wants a model that learned only from spans before {before}, but "
+        if refused is not None:
+            model, withheld = refused
+            raise ResolutionError(
+                f"{wanted}{model.name} learned from {self._describe(withheld)}. Train one without it, then run the "
+                f"pipeline for the next span."
+            )
+        learned = [(model, _spans_learned(models, model)) for model in models.newest()]
+        least = min((max(found) for _, found in learned if found), default=None)
         if least is not None:
             raise ResolutionError(
                 f"{wanted}every model of {self._models!r} learned from {self.calendar.label(least)} or later. Run the "
                 f"pipeline for the next span, train on a window that ends earlier (RollingWindow's skip=), or pass "
                 f"offset= to let a model be judged on spans that it learned from."
             )
-        if silent is not None:
+        if learned:
             raise ResolutionError(
-                f"{wanted}{silent.name} does not record what it learned from. Set model.spans where it is trained; "
-                f"the Trainer does."
+                f"{wanted}{learned[0][0].name} does not record what it learned from. Set model.spans where it is "
+                f"trained; the Trainer does."
             )
         raise ResolutionError(
             f"{wanted}no earlier run has published one on {self._models!r}. "
             f"Train one first, then run the pipeline for the next span."
         )
+
+    def _find_old_enough(self, models: History, first: int) -> Iterator[Artifact]:
+        """The models that learned only from spans before `first`, moved by the offset; the newest first."""
+        for model in models.newest():
+            learned = _spans_learned(models, model)
+            if learned and max(learned) < first - self.offset:
+                yield model
+
+    def _describe(self, refused: Withheld) -> str:
+        return f"{self.calendar.label(span_of(refused.artifact))}, which was {refused} since"
+
+
+def _find_refused(spans: History, model: Artifact) -> Withheld | None:
+    """What a model, or one of its bases, learned from that was refused since; None where nothing was."""
+    if not spans.gated:
+        return None
+    above = walk(spans.store, [model], Direction.UP, carries=passes_rows)
+    read = (a for i, a in sorted(above.artifacts.items()) if a.name.startswith(f"{spans.address}/"))
+    found = (spans.objection(artifact) for artifact in read)
+    return next((withheld for withheld in found if withheld is not None and withheld.verdict is not None), None)
 
 
 def _spans_learned(history: History, model: Artifact) -> set[int]:

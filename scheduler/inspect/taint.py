@@ -16,22 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spanwise.orchestrator.artifact import (
-    Anomalies,
-    Artifact,
-    Blessing,
-    Evaluation,
-    InfraBlessing,
-    Model,
-    PushedModel,
-    Rejects,
-    Report,
-    Schema,
-)
+from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.history import versions_of
-from spanwise.orchestrator.lineage import Direction, Lineage, Step, walk
+from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.serving import highest_version
@@ -47,9 +36,6 @@ from spanwise.scheduler.formatting import (
 )
 from spanwise.scheduler.inspect import find, records
 
-_JUDGEMENTS = frozenset(
-    kind.kind for kind in (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
-)
 _RECORD = ".spanwise.json"  # written by Pusher into each version: which model it is
 _NEAREST = 5  # how many spans to name when one does not exist
 
@@ -155,7 +141,7 @@ def trace_taint(
         if not wrong:
             there = ", ".join(dict.fromkeys(_version_text(a) for a in published))
             raise NotRecorded(f"Span {format_span(span, calendar)} has no version {version}; it has {there}.")
-    lineage = walk(store, wrong, Direction.DOWN, carries=passes_taint)
+    lineage = walk(store, wrong, Direction.DOWN, carries=passes_rows)
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
     reached = _in_newest_window(store, versions, span, models, calendar)
@@ -178,19 +164,6 @@ def trace_taint(
     )
 
 
-def passes_taint(read: Artifact, made: Artifact) -> bool:
-    """Whether an artifact contains something of an artifact that its execution read.
-
-    A base model passes nothing on when training began from scratch, as in a backfill. A model that records its spans
-    also records the base that it used.
-    """
-    if read.kind in _JUDGEMENTS:
-        return False
-    if read.kind == made.kind == Model.kind and made.properties.get("spans") is not None:
-        return made.properties.get("base") == read.name
-    return True
-
-
 def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
     """The channels on which data is ingested: their artifacts have a span and no inputs.
 
@@ -204,7 +177,7 @@ def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
         for execution in found
         if not any(execution.inputs.values())
         for key, made in execution.outputs.items()
-        if any(a.properties.get("span") is not None and a.kind not in _JUDGEMENTS for a in made)
+        if any(a.properties.get("span") is not None and a.kind not in JUDGEMENTS for a in made)
     ]
 
 
@@ -249,7 +222,7 @@ def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
         step = found.producer(model.id)
         if step is None:
             continue  # the wrong artifact itself
-        read = [found.artifacts[i] for i in step.inputs if passes_taint(found.artifacts[i], model)]
+        read = [found.artifacts[i] for i in step.inputs if passes_rows(found.artifacts[i], model)]
         yield TaintedModel(
             model=model,
             run=_run(step),

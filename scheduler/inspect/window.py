@@ -9,7 +9,7 @@ from datetime import datetime
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Resolver
-from spanwise.orchestrator.driver import check_given, history_of
+from spanwise.orchestrator.driver import check_given, histories_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.run import Run
@@ -50,12 +50,7 @@ def find_windows(
         exclude=exclude,
     )
     found = [
-        _window(
-            node,
-            node,
-            history_of(store, run, node.source, scope=loaded.pipeline.scopes[node.name][node.source.key]),
-            at,
-        )
+        _window(node, node, histories_of(store, run, node, {}, loaded.pipeline.scopes[node.name]), at)
         for node in loaded.pipeline
         if isinstance(node, Resolver) and isinstance(node, SpanResolver)
     ]
@@ -67,14 +62,15 @@ def find_windows(
     return found
 
 
-def _window(node: Resolver, explains: SpanResolver, history: History, at: int | None) -> ResolverWindow:
+def _window(node: Resolver, explains: SpanResolver, histories: Mapping[str, History], at: int | None) -> ResolverWindow:
+    history = histories[node.source.key]
     given = ", ".join(f"{n}={v}" for n, v in node.parameters.items() if v is not None)
     spans: tuple[WantedSpan, ...] = ()
     refusal = ""
     try:
         spans = tuple(explains.explain(history, at))
         if at is None:
-            node.resolve(history)
+            node.choose(histories)
             check_given(node, explains, history)
         elif isinstance(node, WindowChecker):
             node.refuse(history, spans)

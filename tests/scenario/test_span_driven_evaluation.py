@@ -86,3 +86,36 @@ def test_other_commands_know_what_it_chooses(store, tmp_path, capsys):
     assert main(["run", "fares.py", "--span", "3", "--to", "ExampleGen"]) == 0
     assert main(["run", "fares.py", "--from", "Evaluator"]) != 0
     assert "UnseenSpans chose" in capsys.readouterr().err
+
+
+GATED = PIPELINE.replace("    recent = ", '    check = Check(examples=ingest["examples"])\n    recent = ').replace(
+    "def train", "class Check(Gate):\n    def run(self, examples: Input[Examples]) -> None: ...\n\n\ndef train"
+)
+GATED = GATED.replace('(ingest["examples"], ', '(check["examples"], ').replace("[ingest, ", "[ingest, check, ")
+GATED = GATED.replace("ExampleGen, Pipeline", "ExampleGen, Examples, Gate, Input, Pipeline")
+
+
+def test_a_model_that_learned_from_a_span_that_was_refused_since_is_not_judged_or_pushed(store, tmp_path, capsys):
+    """The one before it is, and it is said why; when no other is left, nothing is pushed."""
+    (tmp_path / "fares.py").write_text(GATED)
+    for span, fare in ((2, 18), (3, 11), (4, 11)):
+        (tmp_path / "lake" / str(span)).mkdir(exist_ok=True)
+        (tmp_path / "lake" / str(span) / "rows.csv").write_text("fare\n" + f"{fare}\n" * 40)
+    for span in "12":
+        main(["run", "fares.py", "--span", span])
+    assert main(["refuse", "fares.py", "--span", "2", "--because", "a strike"]) == 0
+
+    assert main(["run", "fares.py", "--span", "3"]) == 0
+
+    assert outputs(store, 3, "UnseenSpans")[1]["model"] == ["fares/Trainer/model/1"]
+    assert "; fares/Trainer/model/2 learned from 2, which was refused by" in capsys.readouterr().out
+    assert outputs(store, 3, "Pusher")[0].outputs["pushed_model"][0].properties["pushed"] == 1
+    for span in "13":
+        main(["refuse", "fares.py", "--span", span, "--because", "a strike"])
+    assert main(["run", "fares.py", "--span", "4"]) == 1
+    why = "UnseenSpans wants a model that learned only from spans before 4, but fares/Trainer/model/3 learned from 3"
+    assert why in capsys.readouterr().out
+    assert main(["window", "fares.py"]) == 1
+    assert (
+        "A run would fail: UnseenSpans wants a model that learned only from spans before 4" in capsys.readouterr().out
+    )
