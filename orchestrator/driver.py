@@ -26,7 +26,7 @@ from spanwise.orchestrator.integrity import describe_way_round, recreate_command
 from spanwise.orchestrator.run import Run, quote_pipeline
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
-from spanwise.orchestrator.span_resolver import SpanResolver, WantedSpan
+from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, find_standing, judges_of
 
@@ -152,38 +152,46 @@ def check_given(node: Resolver, window: SpanResolver, history: History) -> None:
         ResolutionError: it leaves something out, since a higher version was published before, or a gate withholds it.
     """
     mine = {} if history.as_of else {span_of(a): a for a in history.mine if "span" in a.properties}
-    source = history.address.node
     for wanted in window.explain(history):
-        own, chosen, last = mine.get(wanted.span), wanted.chosen, history.last_given(wanted.span)
-        if chosen is None and own is not None:
+        own = mine.get(wanted.span)
+        if wanted.chosen is not None:
+            check_newest(node, history, wanted.label, wanted.chosen)
+        elif own is not None:
             raise ResolutionError(
-                f"{node.name} would leave out span {wanted.label}, but {source} gave {own.name} in this run: "
-                f"{wanted.withheld}."
+                f"{node.name} would leave out span {wanted.label}, but {history.address.node} gave {own.name} in this "
+                f"run: {wanted.withheld}."
             )
-        if chosen is None:
-            continue
-        if (replaced := history.replaced_origin(chosen)) is not None:
-            raise ResolutionError(_describe_replaced(node, history, wanted, chosen, *replaced))
-        if last is None or chosen.id == last.id:
-            continue
-        raise ResolutionError(
-            f"{node.name} would read {chosen.name} ({_version_text(chosen)}) of span {wanted.label}, but {source} gave "
-            f"{last.name} ({_version_text(last)}) last. A window reads the highest version of a span.\n"
-            f"If {last.name} is right, add its data to the input as v{version_key(chosen) + 1}. If the versions of the "
-            f"input begin anew, give the node {source} another name, so that its history begins anew. "
-            f"If {chosen.name} is right, restore its data and run span {wanted.label} again."
-        )
+
+
+def check_newest(node: Resolver, history: History, label: str, chosen: Artifact) -> None:
+    """Checks that what was chosen for a span is what its source gave last, made from what was ingested last.
+
+    Raises:
+        ResolutionError: a higher version was published before, or what it was made from was replaced since.
+    """
+    source, last = history.address.node, history.last_given(span_of(chosen))
+    if (replaced := history.replaced_origin(chosen)) is not None:
+        raise ResolutionError(_describe_replaced(node, history, label, chosen, *replaced))
+    if last is None or chosen.id == last.id:
+        return
+    raise ResolutionError(
+        f"{node.name} would read {chosen.name} ({_version_text(chosen)}) of span {label}, but {source} gave "
+        f"{last.name} ({_version_text(last)}) last. A window reads the highest version of a span.\n"
+        f"If {last.name} is right, add its data to the input as v{version_key(chosen) + 1}. If the versions of the "
+        f"input begin anew, give the node {source} another name, so that its history begins anew. "
+        f"If {chosen.name} is right, restore its data and run span {label} again."
+    )
 
 
 def _describe_replaced(
-    node: Resolver, history: History, wanted: WantedSpan, chosen: Artifact, origin: Artifact, newest: Artifact
+    node: Resolver, history: History, label: str, chosen: Artifact, origin: Artifact, newest: Artifact
 ) -> str:
     last = history.gated[-1].gates[-1] if history.gated else history.address.node
     giver = newest.name.split("/")[1]
     return (
-        f"{node.name} would read {chosen.name} of span {wanted.label}, which was made from {origin.name} "
+        f"{node.name} would read {chosen.name} of span {label}, which was made from {origin.name} "
         f"({_version_text(origin)}), but {giver} gave {newest.name} ({_version_text(newest)}) since.\n"
-        f"Make it from that:  spanwise run {quote_pipeline(history.run)} --span {wanted.label} --to {last}"
+        f"Make it from that:  spanwise run {quote_pipeline(history.run)} --span {label} --to {last}"
     )
 
 

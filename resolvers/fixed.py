@@ -14,6 +14,7 @@ from spanwise.orchestrator import (
     Resolver,
     WindowIncomplete,
 )
+from spanwise.orchestrator.driver import check_newest
 from spanwise.orchestrator.gate import calendar_of
 from spanwise.resolvers.exclusion import Exclusion
 from spanwise.resolvers.rolling_window import format_parameter, parse_parameter
@@ -22,6 +23,7 @@ from spanwise.resolvers.rolling_window import format_parameter, parse_parameter
 class Fixed(Resolver):
     """The newest version of each span from `first` to `last`, or the one artifact that `artifact` names.
 
+    As in a `RollingWindow`, it is an error if something else was given last for a span, or ingested since.
     Spans in `exclude` are left out of the range.
     `artifact` is a name as `spanwise artifacts` prints it, such as `flights/Trainer/model/12`.
     """
@@ -73,7 +75,10 @@ class Fixed(Resolver):
                 f"{self.name} wants the spans {self.calendar.label(self.first)} to {self.calendar.label(self.last)} of "
                 f"{self.source!r}; missing: {', '.join(missing) or 'all, because the range is empty or excluded'}."
             )
-        return [artifact for artifact in chosen.values() if artifact is not None]
+        there = {self.calendar.label(span): artifact for span, artifact in chosen.items() if artifact is not None}
+        for label, artifact in there.items():
+            check_newest(self, history, label, artifact)
+        return list(there.values())
 
     def _describe_gap(self, history: History, span: int) -> str:
         withheld = history.withheld(span)

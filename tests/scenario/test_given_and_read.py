@@ -11,7 +11,7 @@ from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, O
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
-from spanwise.resolvers import LatestSpans, RollingWindow
+from spanwise.resolvers import Fixed, LatestSpans, RollingWindow
 
 
 class Ingest(Component):
@@ -47,11 +47,12 @@ class Learn(Component):
 def pipeline(*, version=1, counts="number", size=2, **window):
     ingest = Ingest(version=version, counts=counts)
     clean = Clean(examples=ingest["examples"])
-    chosen = (
-        LatestSpans(clean["clean"], n=size, name="Window")
-        if window.pop("latest", False)
-        else RollingWindow(clean["clean"], size=size, name="Window", **window)
-    )
+    if window.pop("latest", False):
+        chosen = LatestSpans(clean["clean"], n=size, name="Window")
+    elif window.pop("fixed", False):
+        chosen = Fixed(clean["clean"], first=3, last=3, name="Window")
+    else:
+        chosen = RollingWindow(clean["clean"], size=size, name="Window", **window)
     return Pipeline("p", [ingest, clean, chosen, Learn(examples=chosen["clean"])])
 
 
@@ -147,6 +148,18 @@ def test_a_part_that_begins_at_the_window_is_not_held_to_its_base_run(trial):
     part = RunRequest(selection=whole.select(first=["Window"]), base=1, force_base=True)
 
     assert learned(trial.run(whole, part)) == "3v2"
+
+
+def test_fixed_spans_are_read_as_a_window_reads_them(trial):
+    """A version that went down, or a correction that a node has not read, fails where the spans are fixed, too."""
+    trial.run(pipeline(version=5, fixed=True), span=3)
+    down = trial.run(pipeline(version=1, fixed=True), span=3)
+    ingested(trial, version=6)
+    behind = trial.run(pipeline(version=1, fixed=True), span=4)
+
+    assert "(v5) of span 3, but Clean gave p/Clean/clean/3/2 (v1) last" in down["Window"].error
+    assert "but Ingest gave p/Ingest/examples/3/3 (v6) since" in behind["Window"].error
+    assert learned(trial.run(pipeline(version=6, fixed=True), span=3)) == "3v6"
 
 
 # --- what a span was made from
