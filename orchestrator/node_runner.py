@@ -163,6 +163,7 @@ class NodeRunner:
         passed = node.judged if isinstance(node, Gate) else None  # a gate gives nothing anew
         made = [] if self.run.replay else [a for key, found in plan.outputs.items() if key != passed for a in found]
         verdicts = self._verdicts(execution, plan.outputs, because=plan.reason if plan.execution is None else "")
+        verdicts = self._say_again(verdicts, inputs, plan)
         return publisher.reuse(self.store, self.lease, execution, inputs, plan, renewed=made, verdicts=verdicts)
 
     def _verdicts(self, execution: Execution, outputs: Artifacts, because: str = "") -> list[Verdict]:
@@ -174,11 +175,22 @@ class NodeRunner:
         """
         if self.run.replay:
             return []
-        said = verdicts_of(itertools.chain(*outputs.values()), judge=execution.node, run=execution.run_name)
         node = self.pipeline.nodes[execution.node]
+        made = [a.as_kind(node.outputs[key].kind) for key, found in outputs.items() for a in found]
+        said = verdicts_of(made, judge=execution.node, run=execution.run_name)
         if not isinstance(node, Gate):
             return said
         return [*said, self._verdict(execution, outputs[node.judged][0], because=because)]
+
+    def _say_again(self, verdicts: Sequence[Verdict], inputs: Artifacts, plan: Reuse) -> list[Verdict]:
+        """The verdicts of a reused result, about what this run reads: the same may have been published again since."""
+        earlier = self.store.execution(plan.execution).inputs if verdicts and plan.execution is not None else {}
+        now = {
+            then.name: read.name
+            for key, found in earlier.items()
+            for then, read in zip(found, inputs.get(key, ()), strict=False)
+        }
+        return [replace(verdict, artifact=now.get(verdict.artifact, verdict.artifact)) for verdict in verdicts]
 
     def _verdict(self, execution: Execution, artifact: Artifact, *, given: bool = True, because: str = "") -> Verdict:
         judgement = Judgement(mark="accepted", artifact=artifact.name, given=given, because=because)

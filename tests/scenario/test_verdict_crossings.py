@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spanwise.orchestrator.verdict import is_given, read_verdicts
 from tests.scenario.inline import run_inline
 from tests.scenario.test_system import PIPELINE, Bench
 
@@ -214,6 +215,35 @@ def test_what_a_person_said_of_a_model_holds_when_the_same_model_is_trained_agai
 
     assert lake.spanwise("lineage", "system/Learn/model/3") == 0, "it was trained again"
     assert lake.serves().code == (2 if kind == "unbless" else code)
+
+
+def test_a_reused_evaluation_is_the_newest_verdict(lake):
+    """The Evaluator finds both of its judgements in the cache; the last one counts, whichever was made first."""
+    for code in (1, 2, 1):
+        lake.spanwise("run", "system.py", "--span", "1", "--param", f"code={code}")
+    blessed = []
+    for kind in ("unbless", "bless", "unbless"):
+        lake.spanwise(kind, "system/Learn/model/2", "--because", "looked at")
+        lake.spanwise("push", "system/Learn/model/2", "--because", "it serves")
+        lake.spanwise("run", "system.py", "--span", "1", "--param", "code=1")
+        with lake._opened() as store:
+            blessed.append(is_given(store, "blessed", store.artifact("system/Learn/model/1")))
+
+    assert blessed == [True, False, True]
+
+
+def test_a_reused_evaluation_is_of_the_model_of_its_run(lake):
+    """The model was trained again, since its files were gone; the verdict on the same model is reused."""
+    for code in (1, 2):
+        lake.spanwise("run", "system.py", "--span", "1", "--param", f"code={code}")
+    lake.spanwise("push", "system/Learn/model/1", "--because", "the one before")
+    with lake._opened() as store:
+        shutil.rmtree(store.artifact("system/Learn/model/2").path)
+
+    lake.spanwise("run", "system.py", "--span", "1", "--param", "code=2")
+
+    with lake._opened() as store:
+        assert [verdict.judge for verdict in read_verdicts(store, "blessed", "system/Learn/model/3")] == ["Judge"]
 
 
 def test_a_champion_whose_files_were_collected_is_named_and_can_be_passed_over(lake, capsys):
