@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import describe_way_round, recreate_command
-from spanwise.orchestrator.run import Run, quote_pipeline
+from spanwise.orchestrator.run import Run, Trigger, quote_pipeline
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.span_resolver import SpanResolver
@@ -85,7 +85,8 @@ def drive(
         outputs = {key: tuple(found) for key, found in node.choose(histories).items() if found}
         chosen, history = tuple(itertools.chain(*outputs.values())), histories[node.source.key]
         if isinstance(node, SpanResolver):
-            check_given(node, node, history)
+            own = node.source.node in run.nodes or run.trigger is Trigger.RESUME  # else its base run gave it
+            check_given(node, node, history if own else replace(history, mine=()))
         why = node.why(history, chosen)
         choices = [format_choice(found, run) for found in outputs.values()]
         choice = f"chose {' and '.join(choices)}" if choices else "found no artifact to choose"
@@ -186,12 +187,12 @@ def check_newest(node: Resolver, history: History, label: str, chosen: Artifact)
 def _describe_replaced(
     node: Resolver, history: History, label: str, chosen: Artifact, origin: Artifact, newest: Artifact
 ) -> str:
-    last = history.gated[-1].gates[-1] if history.gated else history.address.node
+    last = " ".join(f"--to {node}" for node in history.last_nodes)
     giver = newest.name.split("/")[1]
     return (
         f"{node.name} would read {chosen.name} of span {label}, which was made from {origin.name} "
         f"({_version_text(origin)}), but {giver} gave {newest.name} ({_version_text(newest)}) since.\n"
-        f"Make it from that:  spanwise run {quote_pipeline(history.run)} --span {label} --to {last}"
+        f"Make it from that:  spanwise run {quote_pipeline(history.run)} --span {label} {last}"
     )
 
 

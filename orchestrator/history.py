@@ -28,10 +28,13 @@ class Withheld:
     gates: tuple[str, ...]  #: those that have to accept it
     verdict: Verdict | None = None  #: the refusal; None when it is not judged yet
     named: str = ""  #: the node that made it, where a command has to name it
+    unread_by: str = ""  #: the node of the channel, where it has not read that version, which is accepted
 
     def __str__(self) -> str:
         if self.verdict is not None:
             return str(self.verdict)
+        if self.unread_by:
+            return f"{self.artifact.name} is accepted, but {self.unread_by} has not read it"
         return f"not judged yet by {' and '.join(self.gates)}"
 
 
@@ -104,6 +107,14 @@ class History:
         if not found or any(_is_counted_by(self.calendar, artifact) for artifact in found):
             return None
         return Calendar.from_name(found[-1].properties.get("calendar"))
+
+    @property
+    def last_nodes(self) -> tuple[str, ...]:
+        """The nodes after which a span counts: the last gate that judges it, and the node that makes what is read."""
+        if not self.gated:
+            return (self.address.node,)
+        judged = self.gated[-1].gates[-1]
+        return (judged,) if self.address.node in {each.node for each in self.gated} else (judged, self.address.node)
 
     def withheld(self, span: int) -> Withheld | None:
         """Why a span that was published does not count; None when it counts, or was never published."""
@@ -215,20 +226,19 @@ class History:
         """What gates say against an artifact, or against the newest version of the span that it was made from."""
         mine = artifact.id in {a.id for a in self.mine}
         gates = tuple(g for g in source.gates if not (mine and g in source.pending))
-        judged, named = artifact, "" if source.alone else source.node
+        judged, named, unread = artifact, "" if source.alone else source.node, ""
         address = self._origin(source)
         if address != self.address:
             if not gates:
                 return None
             versions = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
             newest = next((a for a in reversed(versions) if self._is_visible(a)), None)
-            if newest is None or newest.id not in self._made_from(artifact):
-                return Withheld(artifact=newest or artifact, gates=source.gates, named=named)
-            judged = newest
+            judged = newest or artifact
+            unread = self.address.node if newest is None or newest.id not in self._made_from(artifact) else ""
         standing = self._standing(judged)
         refusal = standing.refusal(gates)
         if refusal is None and (not gates or standing.holds(gates)):
-            return None
+            return Withheld(artifact=judged, gates=gates, named=named, unread_by=unread) if unread else None
         return Withheld(artifact=judged, gates=gates, verdict=refusal, named=named)
 
     def _made_from(self, artifact: Artifact) -> set[int]:

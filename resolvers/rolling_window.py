@@ -174,8 +174,7 @@ class RollingWindow(Resolver):
         source = quote_pipeline(history.run)
         first = next((s.label for s in found if s.chosen is not None), found[-1].label)
         allowed = f" ({self.missing} may be)" if self.missing else ""
-        last = _last_judge(history, self.source)
-        gaps = [_describe_gap(gap, source, last, judged=bool(history.gated)) for gap in absent[:_MOST_LABELS]]
+        gaps = [_describe_gap(gap, source, history) for gap in absent[:_MOST_LABELS]]
         names = ", ".join(s.label for s in absent[:_MOST_LABELS])
         more = f" and {len(absent) - _MOST_LABELS} more" if len(absent) > _MOST_LABELS else ""
         return (
@@ -197,17 +196,14 @@ def _describe_calendar(history: History, source: Channel) -> str:
     return f"\nOther spans of {source!r} were published {how} before; a window never mixes calendars."
 
 
-def _last_judge(history: History, source: Channel) -> str:
-    """The node that makes a span count: the last gate that judges it, or else the one that makes it."""
-    return history.gated[-1].gates[-1] if history.gated else source.node
-
-
-def _describe_gap(gap: WindowSpan, source: str, last: str, *, judged: bool) -> str:
-    """Why a span is missing, and what to type; `last` is the node that makes or judges it."""
-    run = f"spanwise run {source} --span {gap.label} --to {last}"
+def _describe_gap(gap: WindowSpan, source: str, history: History) -> str:
+    """Why a span is missing, and what to type."""
+    run = " ".join(["spanwise run", source, "--span", gap.label, *(f"--to {node}" for node in history.last_nodes)])
     if gap.withheld is None:
-        verb = "Ingest and judge it" if judged else "Ingest it"
+        verb = "Ingest and judge it" if history.gated else "Ingest it"
         return f"  {gap.label}: never ingested. {verb}:  {run}"
+    if gap.withheld.unread_by:
+        return f"  {gap.label}: {gap.withheld}. Make it from that:  {run}"
     if gap.withheld.verdict is None:
         return f"  {gap.label}: {gap.withheld}. Judge it:  {run}"
     return (
@@ -269,7 +265,7 @@ class LatestSpans(Resolver):
         gap = describe_span(history, self.calendar, newest)
         raise WindowIncomplete(
             f"{self.name} found no accepted span of {self.source!r}. The newest that was published:\n"
-            + _describe_gap(gap, source, _last_judge(history, self.source), judged=True)
+            + _describe_gap(gap, source, history)
         )
 
     def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:

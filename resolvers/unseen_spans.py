@@ -122,8 +122,8 @@ def _find_refused(spans: History, model: Artifact) -> Withheld | None:
         return None
     above = walk(spans.store, [model], Direction.UP, carries=passes_rows)
     read = (a for i, a in sorted(above.artifacts.items()) if a.name.startswith(f"{spans.address}/"))
-    found = (spans.objection(artifact) for artifact in read)
-    return next((withheld for withheld in found if withheld is not None and withheld.verdict is not None), None)
+    found = (withheld for artifact in read if (withheld := spans.objection(artifact)) is not None)
+    return next((w for w in found if w.verdict is not None and w.artifact.id in above.artifacts), None)
 
 
 def _spans_learned(history: History, model: Artifact) -> set[int]:

@@ -146,6 +146,8 @@ def _state(wanted: WantedSpan) -> str:
         return "read"
     if wanted.withheld is None:
         return "missing"
+    if wanted.withheld.unread_by:
+        return "not made"
     return "not judged" if wanted.withheld.verdict is None else "refused"
 
 

@@ -116,19 +116,27 @@ class _PlannedHistory(History):
         if found is None or span not in self.planned:
             return found
         by_person = found.verdict is not None and found.verdict.personal
-        return found if by_person else None
+        return (
+            found if by_person and version_of(found.artifact) == self._planned_version(span, found.artifact) else None
+        )
 
     def published(self, span: int) -> list[Artifact]:
         versions_of_span = super().published(span)
         versions = self.planned.get(span)
         if versions is None:
             return versions_of_span
-        version = versions.get(self.address.node, next(iter(versions.values())))
+        version = self._planned_version(span)
         if any(version_of(a) == version for a in versions_of_span):
             return versions_of_span
         properties = {"span": span} if version is None else {"span": span, "version": version}
         planned = self.kind("", id=sys.maxsize, name=f"{self.address}/{span}/planned", properties=properties)
         return sorted([*versions_of_span, planned], key=version_key)
+
+    def _planned_version(self, span: int, artifact: Artifact | None = None) -> Version:
+        """The version of a planned span that the node of the channel, or of an artifact, will read or give."""
+        versions = self.planned[span]
+        node = self.address.node if artifact is None else artifact.name.split("/")[1]
+        return versions.get(node, next(iter(versions.values())))
 
     def replaced_origin(self, artifact: Artifact) -> tuple[Artifact, Artifact] | None:
         """Of a planned span nothing: its run makes it anew."""
@@ -139,6 +147,6 @@ class _PlannedHistory(History):
         versions = self.planned.get(span)
         if versions is None:
             return super().last_given(span)
-        found, version = self.published(span), versions.get(self.address.node, next(iter(versions.values())))
+        found, version = self.published(span), self._planned_version(span)
         planned = (a for a in reversed(found) if version is None or version_of(a) == version)
         return next(planned, None)

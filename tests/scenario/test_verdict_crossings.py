@@ -57,27 +57,33 @@ def test_a_refused_span_that_a_window_wants_is_not_collected(bench, capsys):
     assert [edition.value for edition in learned.window] == [3, -1, 5]
 
 
-def test_what_was_made_of_a_refused_span_that_a_window_wants_is_not_collected(lake):
-    """A person accepts the span, and the window reads what a node had made of it."""
+@pytest.fixture
+def cleaned(lake: Bench) -> Bench:
+    """A node stands between the gate and the window."""
     text = PIPELINE.replace("class Learn(", CLEAN + "class Learn(").replace("check, window,", "check, clean, window,")
     text = text.replace("    window = ", '    clean = Clean(examples=check["examples"])\n    window = ')
     text = text.replace('Window(check["examples"]', 'Window(clean["clean"]').replace(
         'window["examples"]', 'window["clean"]'
     )
     (lake.folder / "system.py").write_text(f"import shutil\n{text}")
+    return lake
+
+
+def test_what_was_made_of_a_refused_span_that_a_window_wants_is_not_collected(cleaned):
+    """A person accepts the span, and the window reads what a node had made of it."""
     for span in (1, 3):
-        lake.arrive(span, 1, span)
-        lake.spanwise("run", "system.py", "--span", str(span))
-    lake.spanwise("refuse", "system.py", "--span", "3", "--because", "looked at")
-    lake.arrive(2, 1, 2)
-    lake.spanwise("run", "system.py", "--span", "2")
-    assert lake.failed() == ["Window"]
+        cleaned.arrive(span, 1, span)
+        cleaned.spanwise("run", "system.py", "--span", str(span))
+    cleaned.spanwise("refuse", "system.py", "--span", "3", "--because", "looked at")
+    cleaned.arrive(2, 1, 2)
+    cleaned.spanwise("run", "system.py", "--span", "2")
+    assert cleaned.failed() == ["Window"]
 
-    assert lake.spanwise("gc", "system.py", *COLLECT) == 0
-    assert lake.spanwise("accept", "system.py", "--span", "3", "--because", "looked at again") == 0
+    assert cleaned.spanwise("gc", "system.py", *COLLECT) == 0
+    assert cleaned.spanwise("accept", "system.py", "--span", "3", "--because", "looked at again") == 0
 
-    assert lake.spanwise("run", "system.py", "--span", "2") == 0
-    assert [edition.value for edition in lake.learned().window] == [1, 2, 3]
+    assert cleaned.spanwise("run", "system.py", "--span", "2") == 0
+    assert [edition.value for edition in cleaned.learned().window] == [1, 2, 3]
 
 
 def test_a_span_whose_files_were_collected_is_not_accepted(bench, capsys):
@@ -130,6 +136,43 @@ def test_after_a_refusal_only_commands_are_printed_that_work(bench, capsys, fix)
     learned = bench.learned()
     assert learned is not None
     assert [edition.value for edition in learned.window] == ([4, 5, 6] if fix == "run" else [-1, 5, -2])
+
+
+def test_a_gap_behind_a_node_that_has_not_read_a_correction_says_so(cleaned, capsys):
+    """A correction that the gate accepted has to be made, one that it refused is refused; each command works."""
+    cleaned.spanwise("run", "system.py", "--span", "1")
+    for value in (-2, 3):
+        cleaned.arrive(1, 2 if value < 0 else 3, value)
+        cleaned.spanwise("run", "system.py", "--span", "1", "--to", "Check")
+        capsys.readouterr()
+        assert cleaned.spanwise("run", "system.py", "--from", "Window") == 1
+        said = capsys.readouterr().out
+        if value < 0:
+            assert "  1: refused by Check in run 2: a value is below zero" in said
+            assert "accept system.py --span 1 --because TEXT" in printed(said)
+    assert "  1: system/Ingest/examples/1/3 is accepted, but Clean has not read it. Make it from that:" in said
+    assert cleaned.spanwise("window", "system.py") == 1
+    assert "not made" in capsys.readouterr().out
+
+    make, resume = printed(said)
+
+    assert [cleaned.spanwise(*shlex.split(command)) for command in (make, resume)] == [0, 0]
+    assert [edition.value for edition in cleaned.learned().window] == [3]
+
+
+def test_a_part_that_begins_at_the_window_leaves_out_what_was_refused_since(lake):
+    """As far as gaps are allowed; what the run before had given is not given by this one."""
+    text = PIPELINE.replace("size=3,", "size=3, missing=1,")
+    (lake.folder / "system.py").write_text(text)
+    lake.arrive(2, 1, 2)
+    for span in "12":
+        lake.spanwise("run", "system.py", "--span", span)
+    lake.spanwise("refuse", "system.py", "--span", "2", "--because", "looked at")
+
+    assert lake.spanwise("window", "system.py") == 0
+    assert lake.spanwise("run", "system.py", "--from", "Window") == 0
+
+    assert [edition.value for edition in lake.learned().window] == [1]
 
 
 def test_a_run_that_waits_for_another_span_is_resumed_after_the_fix(bench, capsys):
