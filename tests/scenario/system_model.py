@@ -43,8 +43,9 @@ class SystemModel:
     overruled: dict[Edition, bool] = field(default_factory=dict)  #: the verdict of a person
     blessed: dict[Learned, bool] = field(default_factory=dict)
     ruled: dict[Learned, bool] = field(default_factory=dict)  #: the verdict of a person
-    trained: list[Learned] = field(default_factory=list)  #: by ordinary runs, in order of their first publication
+    trained: list[Learned] = field(default_factory=list)  #: by ordinary runs, by their publication; not collected
     pushed: list[Learned] = field(default_factory=list)  #: in the order in which it was recorded
+    gone: set[Edition] = field(default_factory=set)  #: their files were collected
     serves: Learned | None = None  #: in the folder; not what was pushed last where a push died before it was recorded
 
     def copy(self) -> SystemModel:
@@ -74,6 +75,7 @@ class SystemModel:
         if edition in self.given:
             self.given.remove(edition)
         self.given.append(edition)
+        self.gone.discard(edition)  # ingested again
 
     def holds(self, edition: Edition) -> bool:
         return self.overruled.get(edition, self.accepted.get(edition, False))
@@ -101,7 +103,7 @@ class SystemModel:
     def judge(self, verdict: Callable[[Edition], bool], span: int) -> None:
         """A person accepts or refuses what stands for a span."""
         edition = self.current(span)
-        if edition is None:
+        if edition is None or (verdict(edition) and edition in self.gone):
             raise Fails("")
         self.overruled[edition] = verdict(edition)
 
@@ -109,7 +111,7 @@ class SystemModel:
         """Trains, evaluates against what serves and pushes what is at least as good."""
         learned = Learned(window, code)
         if learned not in self.trained:
-            if breaks:
+            if breaks or self.gone.intersection(window):
                 raise Fails("Learn")
             self.trained.append(learned)
         self.bless(learned)
@@ -138,16 +140,23 @@ class SystemModel:
             if recorded and learned != self.last_pushed:
                 self.pushed.append(learned)
 
-    def any_model(self, chance: float) -> tuple[str, Learned]:
-        """One of the models, with its name; chosen by a number below 1."""
-        place = int(chance * len(self.trained))
-        return f"system/Learn/model/{place + 1}", self.trained[place]
+    def any_model(self, chance: float) -> int:
+        """The place of one of the models, chosen by a number below 1."""
+        return int(chance * len(self.trained))
 
-    def spare_model(self) -> tuple[str, Learned]:
-        """The newest model that is blessed and does not serve; if none is, the first of all."""
+    def spare_model(self) -> int:
+        """The place of the newest model that is blessed and does not serve; if none is, of the first of all."""
         spare = [n for n, m in enumerate(self.trained) if self.is_blessed(m) and m != self.last_pushed]
-        place = max(spare, default=0)
-        return f"system/Learn/model/{place + 1}", self.trained[place]
+        return max(spare, default=0)
+
+    def collect(self, gone: set[Edition], kept: Collection[Learned]) -> None:
+        """The files of these editions are gone, and of the models all but these; those that serve or may are kept."""
+        for learned in [m for m in self.trained if m not in kept]:
+            assert not self.is_blessed(learned), "a blessed model was collected"
+            assert learned not in self.pushed, "a model that was pushed was collected"
+            self.trained.remove(learned)
+            del self.blessed[learned]
+        self.gone = gone
 
     def is_blessed(self, learned: Learned) -> bool:
         return self.ruled.get(learned, self.blessed.get(learned, False))
@@ -192,8 +201,8 @@ class SystemModel:
 
     def backfill(self, span: int, code: int) -> Learned | None:
         """As a run, but nothing happens for a span that has left the window, and nothing begins for a lower version."""
-        if self.given and span < self.wanted().start:
-            return None
         if max(self.lake.get(span, {}), default=0) < max((e.version for e in self.given if e.span == span), default=0):
             raise Fails("")
+        if self.given and span < self.wanted().start:
+            return None
         return self.run(span, code)

@@ -7,6 +7,7 @@ long form. A few run with real processes on a real ML Metadata store, the others
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -18,10 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow.parquet as pq
 import pytest
 
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.collection import COLLECTED
+from spanwise.orchestrator.renewal import current_of_span
 from spanwise.orchestrator.run import Execution, State
-from spanwise.orchestrator.store import Address, MemoryStore, Store
+from spanwise.orchestrator.store import Address, MemoryStore, Store, is_marked
 from spanwise.scheduler.main import main
 from spanwise.scheduler.project import root, settings
 from tests.scenario.deaths import InlineDeaths, RealDeaths
@@ -32,6 +37,7 @@ HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "200"))
 REAL = max(2, HISTORIES // 100)
 STEPS = 28  # half of them note the moment
 FIRST, LAST = 1, 5  # spans
+EXAMPLES = Address("system", "Ingest", "examples")
 NEWEST = 0.99  # of the models, by the order of their first publication
 
 PIPELINE = '''
@@ -106,6 +112,8 @@ class Bench:
 
         self.deaths: InlineDeaths | RealDeaths = RealDeaths(folder, self.spanwise)
         self.saved: SystemModel | None = None  #: what was true when the backup was made
+        self._loaded: list[str] = []  #: under which names the pipeline's file is imported
+        self._values: dict[str, int] = {}  #: of examples, by the digest of their files
 
     def kill_during(self, words: list[str], moment: float) -> None:
         if isinstance(self.deaths, RealDeaths):
@@ -115,8 +123,9 @@ class Bench:
 
     def spanwise(self, *words: str) -> int:
         file = str(self.folder / "system.py")
-        for name in [n for n, m in sys.modules.items() if getattr(m, "__file__", None) == file]:
-            del sys.modules[name]
+        self._loaded = self._loaded or [n for n, m in sys.modules.items() if getattr(m, "__file__", None) == file]
+        for name in self._loaded:
+            sys.modules.pop(name, None)
         return main(list(words))
 
     def arrive(self, span: int, version: int, value: int) -> None:
@@ -168,10 +177,44 @@ class Bench:
         with self._opened() as store:
             return {execution.node: execution for execution in store.executions(next(store.runs("system")))}
 
-    def models(self) -> int:
-        """How many models ordinary runs find."""
+    def models(self) -> list[str]:
+        """The names of the models that ordinary runs find and can read, in the order of their publication."""
         with self._opened() as store:
-            return sum(1 for _ in store.newest(Address("system", "Learn", "model")))
+            found = store.newest(Address("system", "Learn", "model"))
+            return [a.name for a in found if not is_marked(store, COLLECTED, a)][::-1]
+
+    def learned_by(self, model: str) -> Learned:
+        with self._opened() as store:
+            return read(store.artifact(model).path)
+
+    def gone(self) -> set[Edition]:
+        """The editions of which no files are left, as far as they were ever given."""
+        gone: set[Edition] = set()
+        with self._opened() as store:
+            for span in store.spans(EXAMPLES):
+                for artifact in current_of_span(store, EXAMPLES, span):
+                    edition = self._edition(artifact)
+                    (gone.add if is_marked(store, COLLECTED, artifact) else gone.discard)(edition)
+        return gone
+
+    def _edition(self, examples: Artifact) -> Edition:
+        value = self._values.get(examples.content)
+        if value is None:  # the files of each value are the same, whichever span they are of
+            files = examples.path.glob("Split-*/*.parquet")
+            value = self._values[examples.content] = next(x.as_py() for file in files for x in pq.read_table(file)["x"])
+        return Edition(examples.properties["span"], examples.properties["version"], value)
+
+    def foretold(self) -> tuple[Edition, ...] | None:
+        """What `spanwise window` says that the next run reads; None where a run would fail."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            code = self.spanwise("window", "system.py", "--json")
+        (window,) = json.loads(said.getvalue())
+        assert (code == 0) == (window["refusal"] is None)
+        if window["refusal"] is not None:
+            return None
+        with self._opened() as store:
+            return tuple(self._edition(store.artifact(each["chosen"]["name"])) for each in window["spans"])
 
     def serves(self) -> Learned | None:
         versions = [p for p in (self.folder / "serving").glob("*") if p.name.isdigit()]
@@ -192,7 +235,7 @@ class Story:
     WEIGHTS: ClassVar = {
         "pass_day": 8, "skip_day": 1, "correct": 3, "rewrite": 2, "restore": 2, "vanish": 2, "run_again": 3, "change_code": 2,
         "ingest": 2, "backfill": 1, "retrain": 2, "mend": 4, "replay": 1, "accept": 3, "refuse": 1,
-        "interrupt": 2, "kill": 4, "back_up": 1, "restore_backup": 2, "exclude": 1, "bless": 1, "unbless": 2, "push": 2, "backfill_range": 2, "judge_range": 1,
+        "interrupt": 2, "kill": 4, "collect": 4, "back_up": 1, "restore_backup": 2, "exclude": 1, "bless": 1, "unbless": 2, "push": 2, "backfill_range": 2, "judge_range": 1,
     }  # fmt: skip
 
     def __init__(self, bench: Bench, chance: random.Random) -> None:
@@ -361,6 +404,21 @@ class Story:
     def _push(self) -> Iterator[Step]:
         yield push(self.bench, self.chance.random())
 
+    def _collect(self) -> Iterator[Step]:
+        """With the file of the pipeline, what its window wants is kept; the next run needs it."""
+        by_file, died = self.chance.random() < 0.7, self.chance.random() < 0.2
+        words = [
+            "gc",
+            "system.py" if by_file else "system",
+            "--keep-younger",
+            "0s",
+            "--keep-last",
+            self.chance.choice("001"),
+        ]
+        yield collection(self.bench, words, self.chance.random() if died else None)
+        if by_file:
+            yield run(self.bench, max(self.day, FIRST), self.code)
+
 
 class Moment:
     """A moment of the past, and what was true then."""
@@ -470,8 +528,8 @@ def blessing(bench: Bench, kind: str, chance: float) -> Step:
 
     def take(model: SystemModel) -> None:
         if model.trained:
-            name, learned = model.any_model(chance)
-            words = [kind, name, "--because", "looked at"]
+            place = model.any_model(chance)
+            learned, words = model.trained[place], [kind, bench.models()[place], "--because", "looked at"]
             strictly(bench, words, lambda model: model.rule(learned, given=kind == "bless")).take(model)
 
     return Step(f"spanwise {kind} the model at {chance:.2f} of all", take)
@@ -482,8 +540,9 @@ def push(bench: Bench, chance: float | None) -> Step:
 
     def take(model: SystemModel) -> None:
         if model.trained:
-            name, learned = model.spare_model() if chance is None else model.any_model(chance)
-            strictly(bench, ["push", name, "--because", "looked at"], lambda model: model.push(learned)).take(model)
+            place = model.spare_model() if chance is None else model.any_model(chance)
+            learned, words = model.trained[place], ["push", bench.models()[place], "--because", "looked at"]
+            strictly(bench, words, lambda model: model.push(learned)).take(model)
 
     return Step("spanwise push " + ("a spare model" if chance is None else f"the model at {chance:.2f} of all"), take)
 
@@ -531,6 +590,24 @@ def death(bench: Bench, words: list[str], moment: float) -> Step:
                 model.serve(learned, recorded=False)
 
     return Step(f"spanwise {' '.join(words)}, killed at {moment:.3f}", take)
+
+
+def collection(bench: Bench, words: list[str], moment: float | None) -> Step:
+    """A collection that keeps nothing for its own sake, or one that dies."""
+
+    def take(model: SystemModel) -> None:
+        if not bench.runs():
+            return
+        assert bench.gone() == model.gone
+        wanted = {edition for span in model.wanted() if (edition := model.current(span)) is not None} - model.gone
+        if moment is None:
+            assert bench.spanwise(*words) == 0
+        else:
+            bench.kill_during(words, moment)
+        model.collect(bench.gone(), {bench.learned_by(name) for name in bench.models()})
+        assert not ("system.py" in words and wanted & model.gone), "the window wants what was collected"
+
+    return Step(f"spanwise {' '.join(words)}" + ("" if moment is None else f", killed at {moment:.3f}"), take)
 
 
 def backup(bench: Bench) -> Step:
@@ -598,13 +675,23 @@ def drive(bench: Bench, number: int, capsys: pytest.CaptureFixture[str]) -> None
         try:
             step.take(model)
             assert bench.serves() == model.serves
-            assert bench.models() == len(model.trained), (
+            assert len(bench.models()) == len(model.trained), (
                 "each is published once, and what a replay makes is none of them"
             )
+            if step.text and len(past) % 3 == 0 and bench.runs():  # a third of the steps, as it takes its time
+                assert bench.foretold() == foretell(model)
         except (AssertionError, Fails) as error:
             said = "".join(capsys.readouterr())
             raise AssertionError("\n".join([f"history {number}:", *past, repr(error), said[-3000:]])) from None
         capsys.readouterr()
+
+
+def foretell(model: SystemModel) -> tuple[Edition, ...] | None:
+    """What the next run reads; None where it would fail."""
+    try:
+        return model.window()
+    except Fails:
+        return None
 
 
 @pytest.mark.parametrize("number", range(HISTORIES))
