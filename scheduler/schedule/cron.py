@@ -27,14 +27,33 @@ class CronField:
     name: str
     values: str  #: which it takes, for people
     count: int  #: how many those are
+    least: int = 0
+    words: tuple[str, ...] = ()  #: what its values are also called, from the least on
+
+    def number(self, text: str) -> int | None:
+        """The value that a text names; None where it names none, or one that is not a plain number."""
+        if text in self.words:
+            return self.least + self.words.index(text)
+        return int(text) if text.isascii() and text.isdigit() else None
 
 
 _FIELDS = (
     CronField("minute", "0 to 59", 60),
     CronField("hour", "0 to 23", 24),
-    CronField("day of the month", "1 to 31, or L for the last", 31),
-    CronField("month", "1 to 12, or jan to dec", 12),
-    CronField("day of the week", "0 to 7 (0 and 7 are Sunday), or sun to sat", 7),
+    CronField("day of the month", "1 to 31, or L for the last", 31, least=1),
+    CronField(
+        "month",
+        "1 to 12, or jan to dec",
+        12,
+        least=1,
+        words=("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+    ),
+    CronField(
+        "day of the week",
+        "0 to 7 (0 and 7 are Sunday), or sun to sat",
+        7,
+        words=("sun", "mon", "tue", "wed", "thu", "fri", "sat"),
+    ),
     CronField("second", "0 to 59", 60),
 )
 _HOUR_FIELD, _DAY_FIELD, _MONTH_FIELD, _WEEKDAY_FIELD = 1, 2, 3, 4
@@ -51,6 +70,7 @@ _NICKNAMES = {
 }
 _CHOSEN = re.compile(r"[hr](\(.*\))?(/\d+)?")  # a field that croniter chooses: by a hash, or at random
 _RANGE = re.compile(r"(\w+)-(\w+)")
+_STEPPED_RANGE = re.compile(r"(\w+)-(\w+)/(\d+)")
 _STEP = re.compile(r"/(\d+)")
 CRON_EXAMPLE = "The fields are minute, hour, day, month and weekday: '0 3 * * *' is each day at 03:00."
 LONG_AGO = datetime(2000, 1, 1)  # noqa: DTZ001  wall time
@@ -60,7 +80,7 @@ LONG_AGO = datetime(2000, 1, 1)  # noqa: DTZ001  wall time
 class CronExpression:
     """A cron expression that was parsed."""
 
-    text: str  #: its fields
+    texts: tuple[str, ...]  #: its fields; where it fires on either kind of day, once for each
     seed: str  #: what the values of its `H` fields are derived from
     every_hour: bool  #: it names all hours
     either_day: bool  #: it names days of the month and days of the week, and fires on both
@@ -68,11 +88,11 @@ class CronExpression:
 
     def next_after(self, wall: datetime) -> datetime:
         """The first wall time after another that the expression names."""
-        return _next(self, wall)
+        return min(found for text in self.texts if (found := _next(text, self.seed, wall)) is not None)
 
     def last_before(self, wall: datetime) -> datetime:
         """The last wall time before another that the expression names."""
-        return _previous(self, wall)
+        return max(found for text in self.texts if (found := _previous(text, self.seed, wall)) is not None)
 
 
 @lru_cache(maxsize=4096)
@@ -91,7 +111,7 @@ def parse_cron(cron: str, pipeline: str) -> CronExpression:
         raise ScheduleError(f"cron {cron!r} has {len(parts)} fields; write five, or six with seconds. {CRON_EXAMPLE}")
     for part, kind in zip(parts, _FIELDS, strict=False):
         _check_field(cron, part, kind)
-    text = " ".join(parts)
+    text = " ".join(_spell_out(part, kind) for part, kind in zip(parts, _FIELDS, strict=False))
     seed = pipeline if any(_CHOSEN.fullmatch(part) for part in parts) else ""
     try:
         expanded = _croniter(text, seed).expanded
@@ -99,19 +119,42 @@ def parse_cron(cron: str, pipeline: str) -> CronExpression:
         raise ScheduleError(
             f"cron {cron!r} is invalid: {_culprit(parts, pipeline) or error}. {CRON_EXAMPLE}"
         ) from error
+    either_day = ["*"] not in (expanded[_DAY_FIELD], expanded[_WEEKDAY_FIELD])
     expression = CronExpression(
-        text=text,
+        texts=_each_day(text) if either_day else (text,),
         seed=seed,
-        every_hour=expanded[_HOUR_FIELD] == ["*"] or len(expanded[_HOUR_FIELD]) == _HOURS,
-        either_day=["*"] not in (expanded[_DAY_FIELD], expanded[_WEEKDAY_FIELD]),
+        every_hour="*" in expanded[_HOUR_FIELD] or len(expanded[_HOUR_FIELD]) == _HOURS,
+        either_day=either_day,
         tick_format="%Y-%m-%dT%H:%M:%S" if len(parts) == _SIX else "%Y-%m-%dT%H:%M",
     )
-    try:
-        _next(expression, LONG_AGO)
-    except ValueError as error:  # CroniterBadDateError is one
+    if all(_next(each, seed, LONG_AGO) is None for each in expression.texts):
         day = f"day {parts[_DAY_FIELD]} in month {parts[_MONTH_FIELD]}"
-        raise ScheduleError(f"cron {cron!r} names no date at all: there is no {day}. {CRON_EXAMPLE}") from error
+        raise ScheduleError(f"cron {cron!r} names no date at all: there is no {day}. {CRON_EXAMPLE}")
     return expression
+
+
+def _each_day(text: str) -> tuple[str, ...]:
+    """One expression for each kind of day; by itself, croniter takes `1 * fri#2` for days that are both."""
+    fields = text.split()
+    return tuple(
+        " ".join("*" if place == other else each for place, each in enumerate(fields))
+        for other in (_WEEKDAY_FIELD, _DAY_FIELD)
+    )
+
+
+def _spell_out(part: str, kind: CronField) -> str:
+    """A field whose ranges over its end that go in steps are lists: croniter miscounts those, as in `10-4/3`."""
+    return ",".join(_spell_out_range(item, kind) for item in part.split(","))
+
+
+def _spell_out_range(item: str, kind: CronField) -> str:
+    found = _STEPPED_RANGE.fullmatch(item)
+    first, last = (None, None) if found is None else (kind.number(found[1]), kind.number(found[2]))
+    top = kind.least + kind.count
+    if found is None or first is None or last is None or not kind.least <= last < first < top or not int(found[3]):
+        return item
+    values = range(first, last + kind.count + 1, int(found[3]))
+    return ",".join(str(value if value < top else value - kind.count) for value in values)
 
 
 def _check_field(cron: str, part: str, kind: CronField) -> None:
@@ -121,7 +164,7 @@ def _check_field(cron: str, part: str, kind: CronField) -> None:
             f"would not agree on it. Write H, which is derived from the pipeline's name, or jitter_s=."
         )
     for first, last in _RANGE.findall(part):
-        if first == last:
+        if first == last or _is_one(kind.number(first), kind.number(last), kind):
             raise ScheduleError(
                 f"cron {cron!r}: the range {first}-{last} has one {kind.name}, and would be read as every {kind.name}. "
                 f"Write {first}. {CRON_EXAMPLE}"
@@ -132,6 +175,11 @@ def _check_field(cron: str, part: str, kind: CronField) -> None:
                 f"cron {cron!r}: {part!r} steps by {step} through the {kind.name}, which takes {kind.values}; each "
                 f"field counts for itself, so this would not run every {step}. {CRON_EXAMPLE}"
             )
+
+
+def _is_one(first: int | None, last: int | None, kind: CronField) -> bool:
+    """Whether a range begins and ends at one value; from 0 to 7 it is a whole week."""
+    return first is not None and last is not None and first >= last and (first - last) % kind.count == 0
 
 
 def _culprit(parts: list[str], pipeline: str) -> str:
@@ -163,14 +211,20 @@ def _import_croniter() -> type[croniter]:
 
 
 @lru_cache(maxsize=8192)  # pipelines share expressions, and the tick that was next is soon the last
-def _next(expression: CronExpression, wall: datetime) -> datetime:
-    """The first wall time after another that the expression names."""
-    found: datetime = copy.copy(_croniter(expression.text, expression.seed)).get_next(datetime, start_time=wall)
+def _next(text: str, seed: str, wall: datetime) -> datetime | None:
+    """The first wall time after another that an expression names; None if there is none for decades."""
+    try:
+        found: datetime = copy.copy(_croniter(text, seed)).get_next(datetime, start_time=wall)
+    except ValueError:  # CroniterBadDateError is one
+        return None
     return found
 
 
 @lru_cache(maxsize=8192)
-def _previous(expression: CronExpression, wall: datetime) -> datetime:
-    """The last wall time before another that the expression names."""
-    found: datetime = copy.copy(_croniter(expression.text, expression.seed)).get_prev(datetime, start_time=wall)
+def _previous(text: str, seed: str, wall: datetime) -> datetime | None:
+    """The last wall time before another that an expression names; None if there is none for decades."""
+    try:
+        found: datetime = copy.copy(_croniter(text, seed)).get_prev(datetime, start_time=wall)
+    except ValueError:
+        return None
     return found
