@@ -28,6 +28,7 @@ HORIZON = timedelta(days=30)
 """An alert is sent for a first overrun within this time."""
 
 _DAY_S = 86400.0
+_SECOND = timedelta(seconds=1)
 _SURE = 2.576  # standard deviations of Kendall's S: 1 %, both sides together
 _HIGH = 0.95
 _SAMPLE = 50  # coming ticks that are looked at for the shortest time between two
@@ -121,10 +122,13 @@ def make_forecast(timetable: Timetable, runs: Sequence[PastRun], now: datetime) 
 
 
 def shortest_interval(timetable: Timetable, now: datetime) -> timedelta | None:
-    """The shortest time that a run has before the next one's tick, among those that come."""
+    """The shortest time that a run has before the next one's tick, among those that come; a second at least.
+
+    Jitter may take all of it, where it is as long or the clock is put forward between the two.
+    """
     coming = list(itertools.islice(ticks(timetable, now), _SAMPLE))
     apart = [later.at - tick.at for tick, later in itertools.pairwise(coming)]
-    return min(apart) - timedelta(seconds=timetable.jitter_s) if apart else None
+    return max(min(apart) - timedelta(seconds=timetable.jitter_s), _SECOND) if apart else None
 
 
 def find_trend(points: Sequence[tuple[datetime, float]], now: datetime) -> DurationTrend:

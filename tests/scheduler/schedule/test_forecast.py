@@ -159,6 +159,21 @@ def test_the_interval_is_the_shortest_between_coming_ticks_without_jitter() -> N
     assert shortest_interval(replace(office, end=NOW), NOW) is None
 
 
+@pytest.mark.parametrize(
+    ("cron", "jitter_s"), [("*/15 * * * *", 900), ("0 2,3 * * *", 3600), ("30 1,2,13 * * *", 3600)]
+)
+def test_jitter_that_leaves_a_run_no_time_is_forecast_as_an_overrun(cron: str, jitter_s: float) -> None:
+    """Where it is as long as the interval, or longer in the night in which the clock is put forward."""
+    table = Timetable("flights", cron=cron, jitter_s=jitter_s, zone="America/New_York")
+    runs = history()
+
+    found = make_forecast(table, runs, datetime(2026, 3, 7, tzinfo=UTC))
+
+    assert found.interval == timedelta(seconds=1)
+    assert "of the 1.0 s between two ticks; any tick may overrun" in found.alarm(LOAD)
+    assert format_forecast(found)["first overrun"] == "any tick may overrun"
+
+
 def test_without_runs_nothing_is_forecast() -> None:
     """And it says why."""
     found = make_forecast(HOURLY, [], NOW)
