@@ -166,9 +166,7 @@ class PipelineScheduler:
 
     def update(self, description: ScheduleDescription, record: ScheduleRecord) -> None:
         """Goes on with what the file says now."""
-        before = self.description
-        if (description.timetable, description.source) != (before.timetable, before.source):
-            self._observer.spans.clear()
+        self._observer.spans.clear()
         self._observer.description, self._observer.record = description, record
         self.retired, self.look_s = False, 0.0
         self.arrivals.update(description.ready)

@@ -26,9 +26,11 @@ class SpanLookup:
         self.trouble = ""  #: why some could not be computed
         self._config = config
         self._spans: dict[datetime, int] = {}
-        self._refused: set[datetime] = set()  # moments for which the rule gave nothing
+        self._refused: set[datetime] = set()  # moments of due ticks for which the rule gave nothing
+        self._refused_ahead: set[datetime] = set()  # of ticks that come: asked again once they are due
         self._request: DescriptionRequest | None = None
         self._asked: list[datetime] = []
+        self._asked_ahead: list[datetime] = []
 
     @property
     def is_asking(self) -> bool:
@@ -36,9 +38,13 @@ class SpanLookup:
         return self._request is not None
 
     def clear(self) -> None:
-        """Forgets all spans: the file has changed."""
+        """Forgets all spans, and what is being asked: the file was loaded again, and its rule may be another."""
         self._spans.clear()
         self._refused.clear()
+        self._refused_ahead.clear()
+        if self._request is not None:
+            self._request.end()
+            self._request = None
 
     def fill(self, tick: Tick, description: ScheduleDescription) -> Tick:
         """The tick with its span, if that is known."""
@@ -59,12 +65,12 @@ class SpanLookup:
         self._collect(description, since)
         if self._request is not None:
             return all(tick.at in self._spans for tick in wanted)
-        unknown = [tick.at for tick in wanted if not self._is_settled(tick)]
-        if following is not None and not self._is_settled(following):
+        self._asked = [tick.at for tick in wanted if not self._is_settled(tick)]
+        self._asked_ahead = []
+        if following is not None and not (self._is_settled(following) or following.at in self._refused_ahead):
             ahead = ticks(description.timetable, following.at - _SECOND)
-            unknown += [tick.at for tick in itertools.islice(ahead, AHEAD)]
-        if unknown:
-            self._asked = unknown
+            self._asked_ahead = [tick.at for tick in itertools.islice(ahead, AHEAD)]
+        if unknown := [*self._asked, *self._asked_ahead]:
             self._request = DescriptionRequest(description.source, self._config, unknown)
         return all(self._is_settled(tick) for tick in wanted)
 
@@ -88,6 +94,7 @@ class SpanLookup:
             trouble = mine.trouble
         self.trouble = trouble
         self._refused = {at for at in self._asked if at not in self._spans}
+        self._refused_ahead = {at for at in self._asked_ahead if at not in self._spans}
         self._request = None
 
 
