@@ -160,7 +160,9 @@ def _read_recorded(store: Store, file: PipelineFile, *, data: bool) -> list[Sche
     descriptions = []
     for pipeline in list_schedules(store) if file.error else []:
         known = read_schedule(store, pipeline)
-        if known is not None and (part_of(pipeline) == DATA) == data and split(known.source)[0] == file.path:
+        if known is None or known.replaced:
+            continue
+        if (part_of(pipeline) == DATA) == data and split(known.source)[0] == file.path:
             descriptions.append(
                 ScheduleDescription(
                     timetable=known.timetable,

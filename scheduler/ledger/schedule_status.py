@@ -23,7 +23,7 @@ from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.overdue import OverdueTicks, StaleModel, find_overdue, find_stale, last_push
 from spanwise.scheduler.ledger.past_runs import list_past_runs
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
-from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, read_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, is_over, list_keys, list_schedules, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks, newest_tick
 from spanwise.scheduler.schedule.forecast import Forecast, make_forecast
 from spanwise.scheduler.schedule.outcome import TickClosure
@@ -74,7 +74,7 @@ def find_schedule(store: Store, key: str) -> ScheduleRecord:
         NotRecorded: it was never scheduled here; the message lists those that were.
     """
     found = read_schedule(store, key)
-    if found is None or found.replaced:
+    if found is None or is_over(store, found):
         others = list_schedules(store)
         known = (
             f"Scheduled are: {', '.join(others)}." if others else "Nothing is. Start one: spanwise schedule start FILE"
@@ -146,6 +146,8 @@ def _explain_untaken(
     elif tick.at <= schedule.since:
         loaded = format_time(schedule.since, timetable.clock)
         outcome, why = "not taken", f"the schedule was first loaded {loaded}, and counts from then"
+    elif schedule.replaced:
+        outcome, why = "not taken", "the pipeline has another schedule now"
     elif newest is not None and tick.at < newest:
         outcome, why = "not taken", "the schedule, as it was then, had no such tick"
     elif held is not None:
@@ -205,14 +207,16 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
     )
     return ScheduleStatus(
         schedule=schedule,
-        next=next(ticks(schedule.timetable, now), None),
+        next=None if schedule.replaced else next(ticks(schedule.timetable, now), None),
         newest=newest,
         running=None if holder is None else find_run(store, holder),
         paused=paused,
         missed=len(list_missed(store, key)),
         pushed=last_push(store, schedule),
-        overdue=find_overdue(store, schedule, now, newest=newest, paused=paused, holder=holder),
-        stale=find_stale(store, schedule, now),
+        overdue=None
+        if schedule.replaced
+        else find_overdue(store, schedule, now, newest=newest, paused=paused, holder=holder),
+        stale=None if schedule.replaced else find_stale(store, schedule, now),
     )
 
 

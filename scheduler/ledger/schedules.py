@@ -15,6 +15,7 @@ from datetime import datetime
 
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.scheduler.ledger.missed import is_any_missed
 from spanwise.scheduler.ledger.numbered import newest_number
 from spanwise.scheduler.schedule.schedule_key import DATA, HALF_NAMES, WHOLE, part_of, pipeline_of, schedule_key
 from spanwise.scheduler.schedule.timetable import Timetable
@@ -96,22 +97,33 @@ def read_schedule(store: Store, key: str) -> ScheduleRecord | None:
 
 
 def list_keys(store: Store, pipeline: str) -> list[str]:
-    """The schedule keys of a pipeline: what of it is scheduled, and what runs because data has arrived."""
-    return _list_current(store, [schedule_key(pipeline, part) for part in (WHOLE, *_parts(store, pipeline), DATA)])
+    """The schedule keys of a pipeline: what of it is scheduled, and what runs because data has arrived.
+
+    With those that were replaced and of which ticks are still missed.
+    """
+    return _list_standing(store, [schedule_key(pipeline, part) for part in (WHOLE, *_parts(store, pipeline), DATA)])
 
 
 def list_schedules(store: Store) -> list[str]:
-    """The schedule keys of all pipelines, in the order in which they were first scheduled; not replaced ones."""
+    """The schedule keys of all pipelines, in the order in which they were first scheduled.
+
+    Of those that were replaced, the ones of which ticks are still missed.
+    """
     newest = newest_number(store, "scheduled", "")
     names = [f"#{number}" for number in range(1, newest + 1)]
     found = store.find_claims("scheduled", names)
-    return _list_current(store, [str(found[name].facts["key"]) for name in names])
+    return _list_standing(store, [str(found[name].facts["key"]) for name in names])
 
 
-def _list_current(store: Store, keys: Sequence[str]) -> list[str]:
-    """Those that were scheduled, and are not replaced."""
+def _list_standing(store: Store, keys: Sequence[str]) -> list[str]:
+    """Those that were scheduled, and are not over."""
     found = store.find_claims("schedule", keys)
-    return [key for key in keys if key in found and not record_of(ScheduleRecord, found[key]).replaced]
+    return [key for key in keys if key in found and not is_over(store, record_of(ScheduleRecord, found[key]))]
+
+
+def is_over(store: Store, schedule: ScheduleRecord) -> bool:
+    """Whether a schedule was replaced, and nothing is left to do about its ticks."""
+    return schedule.replaced and not is_any_missed(store, schedule.key)
 
 
 def _claim(record: ScheduleRecord) -> Claim:

@@ -112,8 +112,9 @@ def format_status(status: ScheduleStatus, forecast: Forecast, now: datetime) -> 
     """How a schedule stands, a line for each fact."""
     schedule, timetable = status.schedule, status.schedule.timetable
     zone, calendar = timetable.clock, Calendar.from_name(schedule.calendar)
+    replaced = ", replaced: the pipeline has another schedule now" if schedule.replaced else ""
     facts = {
-        "schedule": f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data arrives",
+        "schedule": (f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data arrives") + replaced,
         **({"policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}"} if timetable.cron else {}),
         "file": format_source(schedule.source),
         "next tick": _format_next(status, calendar, now),
@@ -246,6 +247,7 @@ def status_document(status: ScheduleStatus, forecast: Document | None = None) ->
         "pipeline": schedule.key,
         "file": format_source(schedule.source),
         "timetable": to_plain(schedule.timetable),
+        "replaced": schedule.replaced,
         "next": None
         if status.next is None
         else {

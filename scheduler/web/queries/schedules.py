@@ -80,7 +80,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
         status=status,
         calendar=Calendar.from_name(schedule.calendar),
         problems=list_problems(status),
-        coming=list_coming(table, now, COMING) if table.cron else [],
+        coming=list_coming(table, now, COMING) if table.cron and not schedule.replaced else [],
         past=past[-_MOST_PAST:][::-1],
         missed=missed[-_MOST_PAST:],
         recover=recovery_commands(missed, schedule) if missed else [],

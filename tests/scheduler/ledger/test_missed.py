@@ -11,9 +11,13 @@ from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import MemoryStore, Store
 from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, list_abnormal, list_missed, select_missed
+from spanwise.scheduler.ledger.schedule_status import explain_ticks, find_schedule, read_status
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_tick
+from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import Timetable
 
 THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -130,3 +134,25 @@ def test_missed_ticks_are_selected_by_span_or_by_name(store: Store) -> None:
     for record, is_what in zip(records[1:], ["ran", "it was acknowledged", "it has not ended"], strict=True):
         with pytest.raises(UsageError, match=f"The tick {record.name} is no missed tick: {is_what}"):
             select_missed(store, ["p"], tick=record.tick.name)
+
+
+def test_ticks_of_a_schedule_that_was_replaced_are_listed_until_they_are_closed(store: Store) -> None:
+    """Parts in place of a cron lose no span: the old key is there as long as it has missed ticks, and takes none."""
+    put_schedule(store, ScheduleRecord(timetable=Timetable("p", cron="0 3 * * *"), since=THREE))
+    take(store, 1)
+    for half in HALVES:
+        table = Timetable(f"p:{half.name}", cron="0 3 * * *", division=HALVES)
+        put_schedule(store, ScheduleRecord(timetable=table, since=THREE + DAY))
+    now = THREE + 7 * DAY
+
+    assert sorted(list_schedules(store)) == sorted(list_keys(store, "p")) == ["p", "p:ingest", "p:train"]
+    status = read_status(store, "p", now)
+    assert (status.missed, status.next, status.overdue) == (1, None, None)
+    past = explain_ticks(store, status.schedule.timetable, status.schedule, THREE, now)
+    assert [each.outcome for each in past] == ["not taken", "missed", *["not taken"] * 6]
+
+    close_ticks(store, list_missed(store, "p"), GIVEN_UP)
+
+    assert list_keys(store, "p") == ["p:ingest", "p:train"]
+    with pytest.raises(NotRecorded, match="'p' was never scheduled here"):
+        find_schedule(store, "p")
