@@ -33,7 +33,7 @@ from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
 from spanwise.scheduler.ledger.holder import find_holder, find_run, is_ending, is_of_another_key, newest_run
 from spanwise.scheduler.ledger.pauses import current_pause, format_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
-from spanwise.scheduler.ledger.ticks import TickRecord, list_open, newest_tick, read_overrun, read_tick
+from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open, newest_tick, read_overrun, read_tick
 from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
 from spanwise.scheduler.schedule.ticks import starts
@@ -185,6 +185,13 @@ class ScheduleObserver:
         """What is due; a tick that fell into a pause is missed, also when the pause has ended since."""
         newest = self.newest or self.read_newest(store)
         due = find_due(self.description.timetable, newest.at, until, paused=paused)
+        come = drop_taken(store, self.key, [*(missed.tick for missed in due.missed), *due.run])
+        free = {tick.name for tick in come}
+        due = replace(
+            due,
+            run=tuple(tick for tick in due.run if tick.name in free),
+            missed=tuple(missed for missed in due.missed if missed.tick.name in free),
+        )
         if paused or not due.run:
             return due
         pauses = list_pauses(store, self.key, since=due.run[0].at)

@@ -15,7 +15,7 @@ from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.ledger.heartbeat import read_scheduler
 from spanwise.scheduler.ledger.pauses import SchedulePause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
-from spanwise.scheduler.ledger.ticks import TickRecord, list_open
+from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open
 from spanwise.scheduler.schedule.due import ON_TIME_S, find_due, must_wait
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick, starts, ticks
@@ -68,11 +68,9 @@ def find_overdue(
         if record.attempts == 0:
             return OverdueTicks(first=record.tick, count=1, abandoned=True)
     since = schedule.since if newest is None else newest.tick.at
-    late = [
-        tick
-        for tick in itertools.islice(ticks(timetable, since, now), _MANY)
-        if (now - starts(timetable, tick)).total_seconds() > ON_TIME_S
-    ]
+    come = itertools.islice(ticks(timetable, since, now), _MANY)
+    late = [tick for tick in come if (now - starts(timetable, tick)).total_seconds() > ON_TIME_S]
+    late = drop_taken(store, schedule.key, late)
     if not late or paused is not None:
         return None
     if holder is not None and must_wait(find_due(timetable, since, now), timetable, holder.acquired):

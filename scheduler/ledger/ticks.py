@@ -258,6 +258,16 @@ def is_taken(store: Store, key: str, tick: str) -> bool:
     return store.find_claim("tick", claim_name(key, tick)) is not None
 
 
+def drop_taken(store: Store, key: str, ticks: Sequence[Tick]) -> list[Tick]:
+    """The ticks whose names nobody has taken.
+
+    Where the zone of a schedule was edited, or its rules have changed, the clock may come again to the name of a tick
+    that was taken: it is that tick, and does not run twice.
+    """
+    taken = store.find_claims("tick", [claim_name(key, tick.name) for tick in ticks]) if ticks else {}
+    return [tick for tick in ticks if claim_name(key, tick.name) not in taken]
+
+
 def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:
     """A tick by its name; None when it was never taken."""
     name = claim_name(key, tick)
