@@ -170,11 +170,11 @@ class SchedulerMetrics:
     def tick_ended(self, store: Store, entry: TickRecord) -> None:
         """A tick has got its outcome."""
         assert entry.end is not None, "it has ended"
-        one = self._watched[entry.key]
-        self._read(store, one)
         self._ticks.labels(entry.key, entry.end.outcome.value).inc()
         if entry.end.run is None:
             return
+        one = self._watched[entry.key]
+        self._read(store, one)
         run = store.run(pipeline_of(entry.key), entry.end.run)
         executions = store.executions(run)
         if (took_s := _took_s(run)) is not None:

@@ -103,6 +103,7 @@ class PipelineScheduler:
         self._observer = ScheduleObserver(description, record, services, watch)
         self._unsettled = False  # ticks have ended since the last look up to where all have
         self._waiting = False  # ticks have come, and something has to end before they run
+        self._reported: set[str] = set()  # ticks whose end was counted, and is still to be alerted
         self._freshness_s = 0.0  # monotonic: not before
         self._conditions = ConditionAlerts(description.pipeline, services)
 
@@ -183,6 +184,13 @@ class PipelineScheduler:
 
     def step(self, store: Store, me: int, now: datetime, monotonic: float, *, until: datetime | None) -> None:
         """Looks at everything there is to look at, and takes ticks that have come by `until`; None: begins nothing."""
+        try:
+            self._step(store, me, now, monotonic, until=until)
+        except Exception:
+            self.adopting = True  # what it has left half done is looked for, as if another had left it
+            raise
+
+    def _step(self, store: Store, me: int, now: datetime, monotonic: float, *, until: datetime | None) -> None:
         self.exiting.reap(self.key, monotonic)
         if self.adopting:
             self._adopt(store, me, now)
@@ -239,10 +247,12 @@ class PipelineScheduler:
         """Takes over what dead schedulers have left open, and sends the alerts that they could not send any more."""
         self.adopting = False
         for record in list_unsettled(store, self.key):
-            if record.tick.name in self.open or not (record.holder == me or _is_gone(store, record.holder)):
+            if not (record.holder == me or _is_gone(store, record.holder)):
                 continue
             if record.end is not None:
                 self._announce_end(store, record, record.end, now)
+                continue
+            if record.tick.name in self.open:
                 continue
             adopted = record if record.holder == me else adopt_tick(store, record, holder=me)
             if adopted is not None:
@@ -412,7 +422,7 @@ class PipelineScheduler:
         reasons = {tick.name: end.why for tick, end in ends}
         for record in records:
             log.info("tick-missed", extra=self._facts(record.tick, reason=reasons[record.tick.name]))
-            self._services.on_ended(record)
+            self._report_end(store, record)
         loud = [record for record in records if not record.alerted]
         if not loud:
             return
@@ -423,6 +433,7 @@ class PipelineScheduler:
         if self._services.record(alert.missed_alert(self.key, at=now, site=site, ticks=names, why=why, more=more)):
             for record in loud:
                 mark_alerted(store, record)
+            self._reported -= {record.tick.name for record in records}
         else:
             self.adopting = True
 
@@ -459,16 +470,24 @@ class PipelineScheduler:
     ) -> None:
         """Sends the alerts about the end of a tick, then records that: after a death in between they are sent again."""
         ended = replace(record, end=end, ended=now)
-        self._services.on_ended(ended)
-        self._services.measure(store, ended)
+        self._report_end(store, ended)
         calendar = Calendar.from_name(self.description.calendar)
         facts = collect_facts(store, ended, end, log=self._observer.log(record), calendar=calendar, running=running)
         sent = [self._services.record(message) for message in alerts_of(facts, now, self._services.site)]
         if not all(sent):
             self.adopting = True  # the outbox could not store it: look for it again, as if another had left it
-        elif end.outcome.abnormal:
+            return
+        if end.outcome.abnormal:
             mark_alerted(store, record)
+        self._reported.discard(record.tick.name)
         self._unsettled = True
+
+    def _report_end(self, store: Store, record: TickRecord) -> None:
+        """Counts the end of a tick, once, however often its alert is tried."""
+        if record.tick.name not in self._reported:
+            self._reported.add(record.tick.name)
+            self._services.on_ended(record)
+            self._services.measure(store, record)
 
     def _facts(self, tick: Tick, **facts: object) -> Mapping[str, object]:
         return {"pipeline": self.key, "tick": tick.name, "span": tick.span, **facts}
