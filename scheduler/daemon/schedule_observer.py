@@ -5,6 +5,7 @@ It asks the ledger, the leases and the processes, and decides nothing: `open_tic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -31,12 +32,13 @@ from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.daemon.span_lookup import SpanLookup
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
 from spanwise.scheduler.ledger.holder import find_holder, find_run, is_ending, is_of_another_key, newest_run
-from spanwise.scheduler.ledger.pauses import current_pause, format_pause, list_pauses
+from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, format_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open, newest_tick, read_overrun, read_tick
 from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
-from spanwise.scheduler.schedule.ticks import starts
+from spanwise.scheduler.schedule.ticks import Tick, starts
+from spanwise.scheduler.schedule.timetable import Timetable
 
 RECORD_S = 10.0
 """Between two looks whether the run of a child has ended that has not: it may be slow to exit."""
@@ -159,7 +161,7 @@ class ScheduleObserver:
     def observe_due(self, store: Store, now: datetime, until: datetime) -> DueObservation:
         """What is seen of the ticks that have come by `until`."""
         pause = current_pause(store, self.key, now)
-        due = self._find_due(store, until, "" if pause is None else format_pause(pause))
+        due = self._find_due(store, until, pause)
         wanted = [*(missed.tick for missed in due.missed), *due.run]
         since = self.record.since if self.newest is None else self.newest.at
         if not self.spans.ask(wanted, due.next, self.description, since):
@@ -181,27 +183,27 @@ class ScheduleObserver:
             span_missing=self.spans.missing(due.run[0], self.description),
         )
 
-    def _find_due(self, store: Store, until: datetime, paused: str) -> DueTicks:
+    def _find_due(self, store: Store, until: datetime, pause: SchedulePause | None) -> DueTicks:
         """What is due; a tick that fell into a pause is missed, also when the pause has ended since."""
         newest = self.newest or self.read_newest(store)
-        due = find_due(self.description.timetable, newest.at, until, paused=paused)
+        timetable = self.description.timetable
+        due = find_due(timetable, newest.at, until, paused="" if pause is None else format_pause(pause))
         come = drop_taken(store, self.key, [*(missed.tick for missed in due.missed), *due.run])
+        if not come:
+            return replace(due, run=(), missed=())
         free = {tick.name for tick in come}
-        due = replace(
-            due,
-            run=tuple(tick for tick in due.run if tick.name in free),
-            missed=tuple(missed for missed in due.missed if missed.tick.name in free),
-        )
-        if paused or not due.run:
-            return due
-        pauses = list_pauses(store, self.key, since=due.run[0].at)
-        lost: list[MissedTick] = []
-        for tick in due.run:
-            held = next((pause for pause in pauses if pause.holds(tick.at)), None)
-            if held is None:
-                break  # those after it are looked at once it is taken
-            lost.append(MissedTick(tick=tick, why=format_pause(held)))
-        return replace(due, run=due.run[len(lost) :], missed=(*due.missed, *lost))
+        pauses = list_pauses(store, self.key, since=come[0].at)
+        missed = [
+            replace(each, why=_explain_missed(each, timetable, pauses, pause))
+            for each in due.missed
+            if each.tick.name in free
+        ]
+        run = [tick for tick in due.run if tick.name in free]
+        while run and (held := _find_pause(run[0], timetable, pauses)) is not None:
+            missed.append(MissedTick(tick=run.pop(0), why=format_pause(held)))
+        return replace(
+            due, run=tuple(run), missed=tuple(missed)
+        )  # those after the first are looked at once it is taken
 
     def _observe_running(self, store: Store, now: datetime) -> tuple[tuple[EndedAttempt, ...], RunningWork | None]:
         """What a tick that comes now would overrun, and the ticks before it that wait for a retry."""
@@ -264,3 +266,19 @@ class ScheduleObserver:
         return scheduled_run.log_path(
             self._services.root, self.key, record.tick.name, number or max(1, record.attempts)
         )
+
+
+def _find_pause(tick: Tick, timetable: Timetable, pauses: Sequence[SchedulePause]) -> SchedulePause | None:
+    """The pause that a tick fell into, by its moment or by the one at which its run was to start."""
+    moments = tick.at, starts(timetable, tick)
+    return next((pause for pause in pauses if any(map(pause.holds, moments))), None)
+
+
+def _explain_missed(
+    missed: MissedTick, timetable: Timetable, pauses: Sequence[SchedulePause], pause: SchedulePause | None
+) -> str:
+    """Why a tick was missed; one that came before the pause that holds now was not missed for that alone."""
+    held = _find_pause(missed.tick, timetable, pauses)
+    if held is not None:
+        return format_pause(held)
+    return missed.why if pause is None else f"it had not run when the schedule was {format_pause(pause)}"

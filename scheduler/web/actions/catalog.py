@@ -196,7 +196,7 @@ _ALL = (
     Action(
         name="unpause",
         title="Resume a schedule",
-        does="Schedulers take its ticks again; which of those in the pause still run is what its catchup says.",
+        does="Schedulers take its ticks again; those that fell into the pause are missed.",
         fields=(_SCHEDULE,),
         command=_about("schedule", "resume", of="pipeline"),
     ),
