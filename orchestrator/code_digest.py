@@ -96,18 +96,25 @@ def describe_code(value: object) -> ValueNode | None:  # noqa: C901, PLR0911, PL
         return ValueNode("method", named_children(function=value.__func__, object=value.__self__))
     if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__self__, types.ModuleType | None):
         return describe_by_name("builtin", value, value.__qualname__)
-    if isinstance(value, functools.partial):
+    if isinstance(value, functools.partial) and kind is functools.partial and not vars(value):
         parts = named_children(function=value.func, arguments=value.args, keywords=value.keywords)
         return ValueNode("partial", parts)
     if isinstance(value, classmethod | staticmethod):
-        return ValueNode(kind.__name__, [ValueChild("", value.__func__)])
+        plain = classmethod if isinstance(value, classmethod) else staticmethod
+        return ValueNode(plain.__name__, [ValueChild("", value.__func__), *_subclass(value, plain)])
     if isinstance(value, property):
-        return ValueNode("property", named_children(getter=value.fget, setter=value.fset, deleter=value.fdel))
+        parts = named_children(getter=value.fget, setter=value.fset, deleter=value.fdel)
+        return ValueNode("property", parts + _subclass(value, property))
     if isinstance(value, functools.cached_property):  # it holds a lock until Python 3.12
-        return ValueNode("cached property", [ValueChild("", value.func)])
+        return ValueNode("cached property", [ValueChild("", value.func), *_subclass(value, functools.cached_property)])
     if isinstance(value, types.CellType):
         return _cell(value)
     return None
+
+
+def _subclass(value: object, plain: type) -> list[bytes | ValueChild]:
+    """The class of what is no plain method or property: what it does is for its class to say."""
+    return [] if type(value) is plain else [ValueChild("its class", type(value))]
 
 
 def _cell(cell: types.CellType) -> ValueNode:
@@ -197,7 +204,8 @@ _NOT_CODE = frozenset(
     | {"__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__dataclass_params__"}
     | {"__class_vars__", "__private_attributes__"}
 )
-_WRITTEN = (types.FunctionType, classmethod, staticmethod, property)
+# Of the names that the machinery of enums puts there or takes: those that are not made of the members.
+_OF_ENUMS = frozenset({"_missing_", "_generate_next_value_", "_boundary_"})
 
 
 def _class(cls: type) -> ValueNode:
@@ -209,13 +217,19 @@ def _class(cls: type) -> ValueNode:
     if type(cls) is not type:
         parts.append(ValueChild("its metaclass", type(cls)))
     if issubclass(cls, enum.Enum):
-        members = [(name, member.value) for name, member in cls.__members__.items()]
-        # The rest was put there by the machinery of enums, differs between versions and follows from the members.
-        space = {name: each for name, each in space.items() if isinstance(each, _WRITTEN) and not name.startswith("_")}
+        members = [(name, member.value, _attributes(member)) for name, member in cls.__members__.items()]
+        space = {
+            name: each
+            for name, each in space.items()
+            if name in _OF_ENUMS or not (name in cls.__members__ or _is_sunder(name))
+        }
         parts.append(ValueChild("its members", members))
-    elif is_model(cls):
-        space = {name: value for name, value in space.items() if not name.startswith("__pydantic_")}
+    elif is_model(cls) or "__pydantic_fields__" in vars(cls):
+        space = {name: each for name, each in space.items() if not _is_made_by_pydantic(name)}
         parts += _fields(cls)
+    for name, described in getattr(cls, "__dataclass_fields__", {}).items():
+        if described.metadata:
+            parts.append(ValueChild(f"metadata of {name!r}", (name, dict(described.metadata))))
     notes = vars(cls).get("__annotations__", {})
     parts += [encode_text(f"{name}: {annotation_text(notes[name])}") for name in sorted(notes)]
     return ValueNode("class", parts + attribute_children(space))
@@ -225,12 +239,46 @@ def _is_slot(value: object) -> bool:
     return isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType)
 
 
+def _is_sunder(name: str) -> bool:
+    """Whether a name is like `_this_`, which enums keep for themselves."""
+    return name.startswith("_") and name.endswith("_") and not name.startswith("__")
+
+
+def _attributes(member: enum.Enum) -> dict[str, object]:
+    """What a member holds besides its name and value, without what it computes when asked."""
+    return {
+        name: value
+        for name, value in vars(member).items()
+        if name != "__objclass__"
+        and not _is_sunder(name)
+        and not isinstance(getattr(type(member), name, None), functools.cached_property)
+    }
+
+
+def _is_made_by_pydantic(name: str) -> bool:
+    return name.startswith("__pydantic_") and name != "__pydantic_config__"
+
+
+# What documents a field of a pydantic model.
+_UNUSED = frozenset({"title", "field_title_generator", "description", "examples", "deprecated"})
+
+
 def _fields(model: type) -> list[bytes | ValueChild]:
+    """The fields of a pydantic model or dataclass, with the types that check them, and what its decorators say."""
     parts: list[bytes | ValueChild] = []
     for name, info in sorted(getattr(model, "__pydantic_fields__", {}).items()):
-        parts += [encode_text(name), encode_text(_address.sub("", repr(info.metadata)))]
-        if not info.is_required():
-            parts.append(ValueChild(f"default of {name!r}", info.default_factory or info.default))
+        settings = {
+            each: getattr(info, each, None)
+            for each in type(info).__slots__
+            if not each.startswith("_") and each not in _UNUSED
+        }
+        parts += [encode_text(name), ValueChild(f"field {name!r}", settings)]
+    for name, private in sorted(getattr(model, "__private_attributes__", {}).items()):
+        parts.append(ValueChild(f"default of {name!r}", (name, private.default_factory or private.default)))
+    decorators = vars(model).get("__pydantic_decorators__")
+    for kind in sorted(getattr(decorators, "__dataclass_fields__", {})):
+        found = getattr(decorators, kind)
+        parts.append(ValueChild(f"its {kind}", {name: each.info for name, each in found.items()}))
     return parts
 
 

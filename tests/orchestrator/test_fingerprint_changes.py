@@ -12,7 +12,7 @@ from spanwise.orchestrator.fingerprint import of_function
 HEAD = """
 import collections, collections.abc, contextlib, dataclasses, datetime as dt, decimal, enum, fractions, functools, itertools
 import math, operator, pathlib, re, string, types, typing, zoneinfo
-import numpy as np, pyarrow as pa, pyarrow.compute as pc, polars as pl, pandas as pd
+import numpy as np, pyarrow as pa, pyarrow.compute as pc, polars as pl, pandas as pd, pydantic, pydantic.dataclasses
 from spanwise.pipelines import input as inputs
 """
 
@@ -62,6 +62,41 @@ CODE = {
     "a function in a Polars expression": "E = pl.col('x').map_elements(lambda x: str(x) * N, return_dtype=pl.String)\ndef g(x): return E",
     "what that function returns": "E = pl.col('x').map_elements(str, return_dtype=[pl.String, pl.Binary][N])\ndef g(x): return E",
     "a function of batches in a Polars query": "Q = pl.LazyFrame({'a': [1]}).map_batches(lambda d: d * N)\ndef g(x): return Q",
+    "a special method of an enum": "class E(enum.Enum):\n    A = 5\n    def __call__(self, x): return x * N\ndef g(x): return E.A(x)",
+    "a private method of an enum": "class E(enum.Enum):\n    A = 5\n    def _m(self): return N\ndef g(x): return E.A._m()",
+    "a private value of an enum": "class E(enum.Enum):\n    A = 5\n    __k = N\n    def m(self): return self.__k\ndef g(x): return E.A.m()",
+    "what an enum is made with": "class E(enum.Enum):\n    A = 5\n    def __init__(self, n): self.n = n * N\ndef g(x): return E.A.n",
+    "how an enum is made": "class E(enum.Enum):\n    A = 5\n    def __new__(cls, n):\n        made = object.__new__(cls)\n        made._value_, made.n = n, n * N\n        return made\ndef g(x): return E.A.n",
+    "what an enum lacks": "class E(enum.Enum):\n    A, B = 5, 6\n    @classmethod\n    def _missing_(cls, x): return list(cls)[N - 1]\ndef g(x): return E(x)",
+    "a cached property of an enum": "class E(enum.Enum):\n    A = 5\n    @functools.cached_property\n    def p(self): return N\ndef g(x): return E.A.p",
+    "what no member of an enum is": "class E(enum.Enum):\n    A = 5\n    k = enum.nonmember(N)\ndef g(x): return E.k",
+    "an attribute of a member": "class E(enum.Enum):\n    A = 5\nE.A.n = N\ndef g(x): return E.A.n",
+    "the boundary of a flag": "class F(enum.Flag, boundary=[enum.STRICT, enum.KEEP][N]):\n    A = 5\ndef g(x): return F(x)",
+    "the metadata of a field": "@dataclasses.dataclass\nclass D:\n    a: int = dataclasses.field(default=0, metadata={'n': N})\ndef g(x): return dataclasses.fields(D)[0].metadata",
+    "a kind of partial": "class P(functools.partial):\n    def __call__(self, x): return x * N\np = P(max)\ndef g(x): return p(x)",
+    "a kind of property": "class P(property):\n    def __get__(self, o, t): return N\nclass A:\n    p = P()\ndef g(x): return A().p",
+    "a kind of class method": "class P(classmethod):\n    def __get__(self, o, t): return lambda: N\nclass A:\n    p = P(len)\ndef g(x): return A().p()",
+    "a kind of cached property": "class P(functools.cached_property):\n    def __get__(self, o, t): return N\nclass A:\n    p = P(len)\ndef g(x): return A().p",
+    **{
+        f"{what} of {kind}": f"{head}\n{body}\ndef g(x): return M"
+        for kind, head in {
+            "a model": "class M(pydantic.BaseModel):",
+            "a dataclass of pydantic's": "@pydantic.dataclasses.dataclass\nclass M:",
+        }.items()
+        for what, body in {
+            "a default": "    a: int = N",
+            "a validator in a type": "    a: typing.Annotated[int, pydantic.AfterValidator(lambda v: v * N)]",
+            "a serializer in a type": "    a: typing.Annotated[int, pydantic.PlainSerializer(lambda v: v * N)]",
+            "a validator": "    a: int\n    @pydantic.field_validator('a')\n    @classmethod\n    def v(cls, v): return v * N",
+            "its time": "    a: int\n    @pydantic.field_validator('a', mode=['before', 'after'][N])\n    @classmethod\n    def v(cls, v): return v",
+            "its field": "    a: int\n    b: int\n    @pydantic.field_validator(['a', 'b'][N])\n    @classmethod\n    def v(cls, v): return v",
+            "an alias": "    a: int = pydantic.Field(alias=['b', 'c'][N])",
+            "whether it is left out": "    a: int = pydantic.Field(exclude=[True, False][N])",
+            "a type": "    a: [int, float][N]",
+        }.items()
+    },
+    "a type of the user's in a model": "class I(pydantic.BaseModel):\n    i: int = N\nclass M(pydantic.BaseModel):\n    a: list[I]\ndef g(x): return M(a=x)",
+    "a private attribute of a model": "class M(pydantic.BaseModel):\n    _a: int = pydantic.PrivateAttr(default=N)\ndef g(x): return M()._a",
 }
 
 #: what `g` uses as a global
