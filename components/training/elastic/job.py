@@ -53,6 +53,20 @@ class ElasticOutcome:
         return pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(file))).read_all() for file in files)
 
 
+def refuse_other_metrics(some: Mapping[str, float], others: Mapping[str, float]) -> None:
+    """Refuses metrics of other names: the mean over all rows would be of a metric that some of them do not have.
+
+    Raises:
+        ParameterError: the names differ.
+    """
+    if set(some) != set(others):
+        one, other = (", ".join(map(repr, sorted(names))) or "none" for names in (some, others))
+        raise ParameterError(
+            f"evaluate returned the metrics {one} for one batch and {other} for another: return the same each time. "
+            "A metric that has no mean over batches, such as an AUC, is computed in save."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ElasticJob:
     """A training shared by workers that may come and go: `Trainer(run_fn=ElasticJob(…), workers=4)`.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from spanwise.components.training.elastic import checkpoint
 from spanwise.components.training.elastic import requests as ask
 from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
-from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, VersionMetrics
+from spanwise.components.training.elastic.job import ElasticJob, ElasticOutcome, VersionMetrics, refuse_other_metrics
 from spanwise.components.training.elastic.master_security import clients_of, secure
 from spanwise.components.training.elastic.parameters import Contribution, Parameters
 from spanwise.components.training.elastic.phases import Phases
 from spanwise.components.training.elastic.tasks import JobPlan, ShardTask, TaskKind, TaskTable
-from spanwise.orchestrator.errors import NodeFailed, ServiceError
+from spanwise.orchestrator.errors import NodeFailed, ParameterError, ServiceError
 from spanwise.orchestrator.signature import stay_here
 from spanwise.pipelines.input.service.wire.server import Answer, FlightServer, Serving
 
@@ -272,8 +272,11 @@ class Master(Serving):
         with self._changed:
             self.phases += Phases(request.seconds, request.batches)
             held = self.table.held(request.task, request.lease)
-            if held is not None:  # else it is late, or repeated
-                self._add_results(held.task, request, content)
+            try:
+                if held is not None:  # else it is late, or repeated
+                    self._add_results(held.task, request, content)
+            except ParameterError as error:  # it ends the job and is raised by `outcome`
+                self._failure = self._failure or error
             if not self.table.finish(request.task, request.lease):
                 self.refused += 1
                 return ask.Receipt(answer="lost"), b""
@@ -283,6 +286,8 @@ class Master(Serving):
     def _add_results(self, task: ShardTask, request: ask.ReportTask, content: bytes) -> None:
         if task.kind is TaskKind.EVALUATION:
             sums, rows = self._metrics.get(task.version, ({}, 0))
+            if sums and request.metrics:
+                refuse_other_metrics(sums, request.metrics)
             more = {name: sums.get(name, 0.0) + sum_ for name, sum_ in request.metrics.items()}
             self._metrics[task.version] = ({**sums, **more}, rows + request.rows)
         if task.kind is TaskKind.PREDICTION and content:

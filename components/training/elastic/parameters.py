@@ -78,6 +78,8 @@ def mean(contributions: Sequence[Contribution]) -> Arrays:
     Raises:
         ParameterError: the gradients have different names.
     """
+    import numpy as np
+
     first, *others = contributions
     for other in others:
         if set(other.gradient) != set(first.gradient):
@@ -90,8 +92,10 @@ def mean(contributions: Sequence[Contribution]) -> Arrays:
     rows = sum(each.rows for each in contributions)
 
     def mean_of(name: str) -> NDArray[Any]:
-        total: NDArray[Any] = sum(each.gradient[name] * each.rows for each in contributions)  # type: ignore[assignment]
-        return total / rows
+        kept = np.result_type(*(each.gradient[name] for each in contributions))
+        wide = np.result_type(kept, np.float64)  # whole numbers and half floats times many rows would overflow
+        total: NDArray[Any] = sum(each.gradient[name].astype(wide) * each.rows for each in contributions)  # type: ignore[assignment]
+        return np.asarray(total / rows, kept if kept.kind in "fc" else wide)
 
     return {name: mean_of(name) for name in first.gradient}
 

@@ -16,21 +16,25 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spanwise.components.training.elastic import requests
 from spanwise.components.training.elastic.arrays import Arrays, pack, unpack
-from spanwise.components.training.elastic.job import ElasticJob
+from spanwise.components.training.elastic.job import ElasticJob, refuse_other_metrics
 from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.components.training.elastic.tasks import TaskKind, TaskLease
 from spanwise.components.training.elastic.worker_input import TaskBatch, build_task_graph, rows_in, task_batches
 from spanwise.orchestrator import process, user_code
+from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.logs import log_to_stderr
 from spanwise.orchestrator.user_code import Shipment
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
 from spanwise.pipelines.input.service.wire.requests import Request, ServiceMessage
 from spanwise.pipelines.input.service.wire.security import Security
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WAIT_S: Final = 1.0
 """How long the master may hold a request before it answers."""
@@ -101,7 +105,7 @@ class TaskProgress:
     rows: int = 0
     batches: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    predictions: list[Any] = field(default_factory=list)
+    predictions: list[pa.RecordBatch] = field(default_factory=list)
 
 
 class TrainingWorker:
@@ -216,6 +220,8 @@ class TrainingWorker:
         with self.phases.during(Phase.COMPUTE):
             metrics = self._job.evaluate(self._evaluated[1], batch.batch)
         rows, sums = rows_in(batch.batch), self._progress.sums
+        if sums:
+            refuse_other_metrics(sums, metrics)
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + float(value) * rows
         self._progress.rows += rows
@@ -225,9 +231,15 @@ class TrainingWorker:
         with self.phases.during(Phase.GET_MODEL):
             _, parameters = self._newest() if self._current[0] < 0 else self._current
         with self.phases.during(Phase.COMPUTE):
-            predictions = self._job.predict(parameters, batch.batch)
+            predictions = _as_batch(self._job.predict(parameters, batch.batch))
+        rows = rows_in(batch.batch)
+        if predictions.num_rows != rows:
+            raise ParameterError(
+                f"predict returned {predictions.num_rows} rows for a batch of {rows}: return one for each, in the same "
+                "order. To leave rows out, filter them in dataset_fn."
+            )
         self._progress.predictions.append(predictions)
-        self._progress.rows += rows_in(batch.batch)
+        self._progress.rows += rows
 
     def _finish(self, batch: TaskBatch) -> None:
         """Reports the task, whose last batch has been computed."""
@@ -267,19 +279,22 @@ class TrainingWorker:
         self._progress = TaskProgress()
 
 
-def _arrow_file(predictions: Sequence[Any]) -> bytes:
+def _arrow_file(predictions: Sequence[pa.RecordBatch]) -> bytes:
     import pyarrow as pa
 
     if not predictions:
         return b""
-    batches = [
-        each if isinstance(each, pa.RecordBatch) else pa.RecordBatch.from_pydict(dict(each)) for each in predictions
-    ]
     sink = io.BytesIO()
-    with pa.ipc.new_file(sink, batches[0].schema) as writer:
-        for batch in batches:
+    with pa.ipc.new_file(sink, predictions[0].schema) as writer:
+        for batch in predictions:
             writer.write_batch(batch)
     return sink.getvalue()
+
+
+def _as_batch(predictions: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return predictions if isinstance(predictions, pa.RecordBatch) else pa.RecordBatch.from_pydict(dict(predictions))
 
 
 class WorkerPulse:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spanwise.components.training.elastic.tasks import ShardTask, TaskKind, TaskLease
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.dataset import Dataset
-from spanwise.pipelines.input.element import UNKNOWN, Spec, Table, parts_of
+from spanwise.pipelines.input.element import UNKNOWN, Spec, Table, each_leaf
 from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import (
     Count,
@@ -291,13 +291,12 @@ def task_batches(
 
 
 def rows_in(batch: Any) -> int:
-    """The number of rows of a batch: the length of its first array."""
-    while (found := parts_of(batch)) is not None:
-        _, parts = found
-        if not parts:
-            return 1
-        batch = parts[0]
-    try:
-        return len(batch)
-    except TypeError:
-        return 1
+    """The number of rows of a batch: the length of the first of its parts that has one; 1 if none has."""
+    lengths: list[int] = []
+
+    def measure(leaf: Any) -> None:
+        if hasattr(leaf, "__len__") and not isinstance(leaf, str | bytes) and getattr(leaf, "shape", None) != ():
+            lengths.append(len(leaf))
+
+    each_leaf(measure, batch)
+    return lengths[0] if lengths else 1

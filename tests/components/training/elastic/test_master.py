@@ -205,6 +205,42 @@ def test_a_step_takes_the_mean_of_so_many_gradients(task):
         assert master.parameters.values["w"] == (1 * 4.0 + 3 * 8.0) / 4
 
 
+@pytest.mark.parametrize("dtype", ["i4", "f2", "f4", "c8"])
+def test_a_mean_of_gradients_does_not_overflow(task, dtype):
+    """However many rows their batches have: each is multiplied by its rows on the way."""
+    with jobs.master_of(averaging(2), task) as master:
+        a, b = jobs.client_of(master, "a"), jobs.client_of(master, "b")
+        of_a, of_b = a.next_lease(), b.next_lease()
+
+        give(a, of_a, 0, {"w": np.array([40_000, 2], dtype)}, rows=65_536)
+        give(b, of_b, 0, {"w": np.array([40_000, 4], dtype)}, rows=65_536)
+
+        np.testing.assert_allclose(master.parameters.values["w"], [40_000, 3], rtol=1e-3)
+
+
+@pytest.mark.parametrize("task_rows", [20, 90], ids=["of another task", "of the same task"])
+def test_metrics_of_some_batches_alone_are_refused(task, task_rows):
+    """Their sum would be divided by the rows of all batches."""
+    job = replace(
+        EVALUATION,
+        init=lambda task: {"rows": np.array(0)},
+        evaluate=lambda p, batch: {"mean": 1.0, **({"auc": 1.0} if batch["x"][0] >= 20 else {})},
+        task_rows=task_rows,
+        max_failures=0,
+    )
+
+    with pytest.raises((ParameterError, NodeFailed), match="returned the metrics 'mean' for one batch and 'auc', 'mea"):
+        jobs.done(job, task)
+
+
+def test_predictions_are_one_for_each_row(task):
+    """More or fewer would stand beside other rows."""
+    job = replace(PREDICTION, predict=lambda p, batch: {"y": batch["x"][batch["x"] != 3]}, max_failures=0)
+
+    with pytest.raises(NodeFailed, match="predict returned 6 rows for a batch of 7: return one for each"):
+        jobs.done(job, task)
+
+
 @pytest.mark.parametrize("goes", ["dies", "has nothing left to do"])
 def test_nobody_waits_for_who_gives_no_more(task, goes):
     """A step is made with fewer gradients when no other worker is at a training task."""

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 from spanwise.components.training.elastic.tasks import JobPlan, TaskKind, TaskLease, TaskTable
@@ -158,3 +159,4 @@ def test_the_rows_of_a_batch_are_counted_along_its_first_axis(reading):
     assert rows_in(first) == 8
     assert rows_in(({"x": first["x"].to_numpy()}, 3)) == 8
     assert rows_in(3.0) == 1
+    assert rows_in({"rate": 0.5, "name": "rides", "scale": np.array(2), "x": np.arange(8)}) == 8
