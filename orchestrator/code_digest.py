@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from spanwise.orchestrator import user_code
+from spanwise.orchestrator.bindings import noticed_bindings
 from spanwise.orchestrator.digest import (
     NoRecipe,
     SameValue,
@@ -165,7 +166,11 @@ def _function(function: types.FunctionType) -> ValueNode:
     names = function.__globals__
     distribution = distribution_of(str(names.get("__name__", "")), names.get("__file__"))
     free = function.__code__.co_freevars
-    cells = [ValueChild(f"closure {name!r}", cell) for name, cell in zip(free, function.__closure__ or (), strict=True)]
+    closure = dict(zip(free, function.__closure__ or (), strict=True))
+    cells = [ValueChild(f"closure {name!r}", cell) for name, cell in closure.items()]
+    if (bindings := noticed_bindings.get()) is not None:
+        for variable, cell in closure.items():
+            bindings.notice(cell, variable)
     given = [ValueChild(f"default {at}", value) for at, value in enumerate(function.__defaults__ or ())]
     surroundings = [*cells, *given, *attribute_children(function.__kwdefaults__ or {})]
     if distribution is None:
@@ -212,6 +217,9 @@ def _class(cls: type) -> ValueNode:
     if _distribution_of(cls.__module__) is not None:
         return describe_by_name("class", cls, cls.__qualname__)
     space = {name: value for name, value in vars(cls).items() if name not in _NOT_CODE and not _is_slot(value)}
+    if (bindings := noticed_bindings.get()) is not None:
+        for attribute in space:
+            bindings.notice(cls, attribute)
     parts: list[bytes | ValueChild] = [encode_text(cls.__qualname__)]
     parts += [ValueChild(f"base {base.__qualname__!r}", base) for base in cls.__bases__]
     if type(cls) is not type:
@@ -358,6 +366,9 @@ def _report_file(value: object) -> None:
 
 def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes | ValueChild]:
     """What a piece of code takes from outside of itself: globals by their content, imports by what they would run."""
+    bindings = noticed_bindings.get()
+    if bindings is not None:
+        bindings.notice_assignments(scope.code, operations)
     values: dict[str, object] = {}
     modules: dict[SourceFile | Distribution, None] = {}
     for use in user_code.uses(scope.code, operations):
@@ -368,8 +379,12 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
         elif scope.names is None or use.name in _PLACES:
             continue
         elif use.name in scope.names:
+            if bindings is not None:
+                bindings.notice(scope.names, use.name)
             values.update(_follow(use, scope.names[use.name]))
         elif use.is_global and use.name not in vars(sys.modules["builtins"]):
+            if bindings is not None:
+                bindings.notice(scope.names, use.name)
             values[use.name] = _UNBOUND
     parts: list[bytes | ValueChild] = []
     for text in sorted(values):
@@ -402,6 +417,8 @@ def _follow(use: NameUse, value: object) -> Iterator[tuple[str, object]]:
             break
         if isinstance(value, types.FunctionType):
             yield text, value
+        if (bindings := noticed_bindings.get()) is not None:
+            bindings.notice(vars(value), name)
         text, value = f"{text}.{name}", vars(value)[name]
     yield text, value
 

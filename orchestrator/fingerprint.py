@@ -16,22 +16,26 @@ import os
 import stat
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.bindings import Bindings, noticed_bindings
 from spanwise.orchestrator.code_digest import PYTHON, annotation_text
 from spanwise.orchestrator.digest import digest, digest_graph, encode_text, frame, hash_parts, new_hash
 from spanwise.orchestrator.errors import Unfingerprintable
 from spanwise.orchestrator.value_digest import describe
 
 __all__ = [
+    "Bindings",
     "CacheKey",
     "Tree",
     "cache_key",
     "digest",
+    "noticing_bindings",
     "of_artifact",
     "of_class",
     "of_function",
@@ -53,6 +57,17 @@ def of_value(value: object, *, who: str = "the value") -> str:
         Unfingerprintable: it is, or holds, something whose content cannot be known; the message says where.
     """
     return hash_parts("value", [digest_graph(value, who, describe)]).hex()
+
+
+@contextmanager
+def noticing_bindings() -> Iterator[Bindings]:
+    """Notices what the names mean that code uses which is fingerprinted meanwhile."""
+    bindings = Bindings()
+    token = noticed_bindings.set(bindings)
+    try:
+        yield bindings
+    finally:
+        noticed_bindings.reset(token)
 
 
 def of_artifact(artifact: Artifact) -> str:

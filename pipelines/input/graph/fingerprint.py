@@ -36,7 +36,7 @@ _DERIVED: Final = {  # what follows from the files
     "Parquet": {"groups", "schema"},
     "ArrowFiles": {"schema", "rows"},
     "Csv": {"inferred"},
-    "Snapshot": {"stamps"},
+    "Snapshot": {"stamps", "bindings"},
 }
 
 
@@ -96,6 +96,38 @@ def _may_differ(op: Op) -> bool:
 def _own_version() -> str:
     """That of the code in this process, whatever is installed meanwhile."""
     return fingerprint.versions(["spanwise"])["spanwise"]
+
+
+def of_graph_now(op: Op, *, files_by: FilesBy) -> tuple[str, fingerprint.Bindings]:
+    """The fingerprint of what an op gives, and what the names that its functions use mean.
+
+    Raises:
+        Unfingerprintable: as `of_graph`.
+        DatasetError: as `of_graph`.
+    """
+    with fingerprint.noticing_bindings() as bindings:
+        return of_graph(op, files_by=files_by), bindings
+
+
+def refuse_rebound(bindings: fingerprint.Bindings) -> None:
+    """Refuses functions that use a name which has been set anew since their fingerprint was taken.
+
+    Raises:
+        DatasetError: says which.
+    """
+    if (name := bindings.changed(_are_same)) is not None:
+        raise DatasetError(
+            f"snapshot: {name!r}, which a function before it uses, has been set anew since the dataset was created, so "
+            "the snapshot would hold other elements than those that its fingerprint stands for. Create the dataset "
+            f"again when {name!r} is set. In a loop, give each function a value of its own: lambda x, {name}={name}: …"
+        )
+
+
+def _are_same(before: object, now: object) -> bool:
+    try:
+        return fingerprint.of_value(before) == fingerprint.of_value(now)
+    except Unfingerprintable:
+        return False
 
 
 def with_options(graph: str, op: Op, options: Options) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.fingerprint import Bindings
 from spanwise.pipelines.input.flow import AnyFlow, extend
-from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph, stamp_files, with_options
+from spanwise.pipelines.input.graph.fingerprint import FILES_BY, FilesBy, of_graph_now, stamp_files, with_options
 from spanwise.pipelines.input.op import Op, Opening, Options, Stream, list_ops, rebuild
 from spanwise.pipelines.input.snapshot.settings import Compression, CompressionName, SnapshotSettings
 from spanwise.pipelines.input.snapshot.state import Mode
@@ -56,13 +57,14 @@ def add_snapshot(
         raise DatasetError(f"snapshot(files_by={files_by!r}): wants one of {', '.join(FILES_BY)}.")
     files_at(path)  # refuses what is no place for snapshots
     stamps = () if mode == "passthrough" else stamp_files(dataset.op)  # before the fingerprint, which reads files
-    graph = "" if mode == "passthrough" else of_graph(dataset.op, files_by=files_by)
+    graph, bindings = ("", Bindings()) if mode == "passthrough" else of_graph_now(dataset.op, files_by=files_by)
     op = Snapshot(
         input=dataset.op,
         path=path,
         fingerprint=graph and with_options(graph, dataset.op, dataset.settings),
         graph=graph,
         stamps=stamps,
+        bindings=bindings,
         files_by=files_by,
         compression=cast("Compression", compression.lower()),
         mode=mode,

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.fingerprint import Bindings
 from spanwise.pipelines.input.element import DatasetSpec, ElementSpec, Unknown
-from spanwise.pipelines.input.graph.fingerprint import FilesBy, refuse_changed
+from spanwise.pipelines.input.graph.fingerprint import FilesBy, refuse_changed, refuse_rebound
 from spanwise.pipelines.input.op import Op
 from spanwise.pipelines.input.snapshot.parts import SnapshotSplit, SplitDatasets
 from spanwise.pipelines.input.snapshot.splits import SplitFeed
@@ -32,6 +33,7 @@ class SnapshotSettings:
     fingerprint: str  #: of what the graph before it gives, as the user wrote it; empty for `mode="passthrough"`
     graph: str = ""  #: its fingerprint without the options of the dataset
     stamps: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: of its source files, when it was taken
+    bindings: Bindings = field(default_factory=Bindings, repr=False)  #: of the functions before it, at the same time
     files_by: FilesBy = "mtime"
     compression: Compression = "auto"
     mode: Mode = "auto"
@@ -57,6 +59,12 @@ class SnapshotSettings:
         UnreadableInput: a source file is no longer that of the fingerprint.
         """  # noqa: D205
         refuse_changed(self.input, self.graph, self.stamps, files_by=self.files_by)
+
+    def refuse_rebound(self) -> None:
+        """Raises:
+        DatasetError: a function uses a name that has been set anew since the fingerprint was taken.
+        """  # noqa: D205
+        refuse_rebound(self.bindings)
 
     def split(self, feed: SplitFeed, dataset: Callable[[Op], Any]) -> list[Op]:
         """The datasets that `writer_fn` returns for the input.

@@ -60,6 +60,7 @@ class SnapshotStream(Stream):
         op = self._op
         if op.mode == "passthrough":
             return self._pass_through("mode='passthrough'")
+        op.refuse_rebound()
         try:
             return self._decide()
         except OSError as error:
