@@ -23,6 +23,7 @@ class Lookahead(Iterator[Any]):
         self._ready: deque[tuple[State | None, Any]] = deque()  # the place before each element, and what it became
         self._last: State | None = None  # before the element that was given last
         self._failure: Exception | None = None
+        self._failed: State | None = None  # the place before it, if it is no end
 
     def __next__(self) -> Any:
         self.elements.used = self._place()
@@ -33,10 +34,11 @@ class Lookahead(Iterator[Any]):
                 self._ready.append((before, self._convert(next(self.elements))))
             except Exception as error:  # noqa: BLE001  also the end: it comes after what is ready
                 self._failure = error
+                self._failed = None if isinstance(error, StopIteration) else before
         if self._ready:
             self._last, element = self._ready.popleft()
             return element
-        self._last = self.elements.used = None
+        self._last = self._failed = self.elements.used = None
         failure, self._failure = self._failure, None
         assert failure is not None
         if isinstance(failure, StopIteration):
@@ -47,7 +49,7 @@ class Lookahead(Iterator[Any]):
         """Before what does not count; None if all does that was taken."""
         if self._leaves_out and self._last is not None:
             return self._last
-        return self._ready[0][0] if self._ready else None
+        return self._ready[0][0] if self._ready else self._failed
 
     def state(self) -> State:
         """The state of the pass, where its user stands."""
@@ -58,7 +60,7 @@ class Lookahead(Iterator[Any]):
         """Goes on with another pass."""
         self.elements.close()
         self._ready.clear()
-        self._failure = self._last = None
+        self._failure = self._failed = self._last = None
         self.elements = elements
 
     def close(self) -> None:
