@@ -66,6 +66,11 @@ class SnapshotSettings:
         """  # noqa: D205
         refuse_rebound(self.bindings)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Where it is sent to, the functions mean what they mean now."""
+        self.refuse_rebound()
+        return dict(vars(self))
+
     def split(self, feed: SplitFeed, dataset: Callable[[Op], Any]) -> list[Op]:
         """The datasets that `writer_fn` returns for the input.
 

@@ -4,7 +4,8 @@ import types
 
 import pytest
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, ParameterError
+from spanwise.orchestrator.user_code import ship, unpack
 from spanwise.pipelines import input as inputs
 
 #: code that defines `f` with 1 for N, and then code that changes what `f` gives
@@ -60,6 +61,18 @@ def test_a_name_that_is_set_anew_before_the_pass_is_refused(project, tmp_path, w
 
     fresh = inputs.range(4).map(project["f"]).snapshot(tmp_path)
     assert list(fresh) == list(fresh) == [0, 2, 4, 6]
+
+
+def test_nor_are_such_functions_sent_to_another_process(project, tmp_path):
+    """Where nobody could know any more what its names have meant."""
+    code, change = REBOUND["a closure"]
+    exec(code, project)
+    stale = inputs.range(4).map(project["f"]).snapshot(tmp_path)
+    unpack(ship(stale.op, by_value=True))
+    exec(change, project)
+
+    with pytest.raises(ParameterError, match="'n', which a function before it uses, has been set anew"):
+        ship(stale.op, by_value=True)
 
 
 @pytest.mark.parametrize("what", UNCHANGED)
