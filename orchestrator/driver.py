@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -231,8 +232,10 @@ def is_on_disk(artifact: Artifact) -> bool:
     path = Path(artifact.uri)
     if not artifact.is_here:
         return artifact.archive is not None and artifact.archive.has(artifact.uri)
-    files = (f for f in path.rglob("*") if f.is_file()) if path.is_dir() else iter([path])
-    return sum(f.stat().st_size for f in files) == artifact.size_bytes
+    if not path.is_dir():
+        return path.stat().st_size == artifact.size_bytes
+    found = (file.lstat() for file in path.rglob("*"))  # a link counts for nothing, as when its folder was digested
+    return sum(each.st_size for each in found if stat.S_ISREG(each.st_mode)) == artifact.size_bytes
 
 
 def encode_parameter(value: object) -> str:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from spanwise.orchestrator import fingerprint, integrity, process, rendezvous
+from spanwise.orchestrator import fingerprint, integrity, loose_ends, process, rendezvous
 from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_properties, normalize_draft
 from spanwise.orchestrator.checkpoints import Checkpoints
 from spanwise.orchestrator.component import Component
@@ -98,6 +98,7 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
         outputs[name] = Outputs(spec.kind, made_in[name]) if spec.many else spec.kind(made_in[name])
     try:
         arguments = _arguments(node, signature, job, outputs)
+        workers = loose_ends.list_workers()
         if signature.attempt is None:
             _join(job, line)
             node.run(**arguments)
@@ -107,6 +108,7 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
             attempt = replace(_attempt(job, checkpoints, line, damaged), replica=place)
             with checkpoints.watched():
                 node.run(**arguments | {signature.attempt: attempt})
+        loose_ends.tie_up(spared=workers)
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
     if job.replica.rank:

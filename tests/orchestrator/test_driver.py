@@ -24,6 +24,12 @@ class Make(Component):
         (report.path / "word").write_text(word)
 
 
+class Link(Component):
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "7").write_text("content")
+        (report.path / "latest").symlink_to("7")
+
+
 class Push(Make):
     cacheable = False
 
@@ -137,6 +143,14 @@ def test_a_file_is_on_the_disk_with_its_size(trial):
     assert is_on_disk(report)
     assert is_on_disk(file)
     assert not is_on_disk(type(report)(str(report.path / "nothing")))
+
+
+def test_links_between_the_files_of_an_artifact_count_for_nothing(trial):
+    """As in the size that was recorded: a model with a link `latest` is neither missing nor damaged."""
+    report = trial.run(Pipeline("p", [Link()])).artifact("Link", "report")
+
+    assert (report.path / "latest").read_text() == "content"
+    assert is_on_disk(report)
 
 
 def test_what_a_run_prepares_is_part_of_the_key(trial):

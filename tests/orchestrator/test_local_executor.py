@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import gzip
+import multiprocessing
 import os
 import signal
 import socket
@@ -9,12 +11,25 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import Artifact, Attempt, Component, Input, Output, Outputs, Pipeline, Report, Run, process
+from spanwise.orchestrator import (
+    Artifact,
+    Attempt,
+    Component,
+    Input,
+    Output,
+    Outputs,
+    Pipeline,
+    Report,
+    Run,
+    loose_ends,
+    process,
+)
 from spanwise.orchestrator.errors import NodeFailed, RunError
 from spanwise.orchestrator.job import FenceQuery, JobEnded, NodeJob
 from spanwise.orchestrator.local_executor import LocalExecutor
@@ -572,3 +587,91 @@ def test_a_job_costs_the_same_however_many_processes_the_machine_has(bench, monk
         assert executor.sweep() == []
         (daemon,) = map(int, (Path(ended.outputs["tally"][0].path) / "daemon").read_text().split())
         assert process.identity(daemon).started == 0
+
+
+LEFT = []  # what is bound to a module outlives `run`
+POOL = ThreadPoolExecutor(1)
+
+
+def write_later(path):
+    time.sleep(0.05)
+    path.write_text("later")
+
+
+def leaves_a_file_open(path):
+    opened = path.open("w", encoding="utf-8")
+    opened.write("later")
+    LEFT.append(opened)
+
+
+def leaves_a_circle_open(path):
+    circle = [path.open("w", encoding="utf-8")]
+    circle[0].write("later")
+    circle.append(circle)
+
+
+def leaves_a_pack_open(path):
+    packed = gzip.open(path, "wt", encoding="utf-8")  # noqa: SIM115
+    packed.write("later")
+    LEFT.append(packed)
+
+
+def leaves_its_output_open(path):
+    sys.stdout = path.open("w", encoding="utf-8")
+    sys.stdout.write("later")
+
+
+def leaves_a_thread(path):
+    threading.Thread(target=write_later, args=(path,)).start()
+
+
+def leaves_a_pool(path):
+    POOL.submit(write_later, path)
+
+
+def leaves_a_process(path):
+    multiprocessing.get_context("fork").Process(target=write_later, args=(path,)).start()
+
+
+def leaves_a_thread_that_goes_on(path):
+    threading.Thread(target=time.sleep, args=(1000,), name="the-writer").start()
+
+
+class Leaving(Component):
+    """Returns before what it has begun has ended; `how` is the name of a function above."""
+
+    def run(self, tally: Output[Tally], how: str) -> None:
+        tally.rows = 1
+        globals()[how](tally.path / "rows")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "leaves_a_file_open",
+        "leaves_a_circle_open",
+        "leaves_a_pack_open",
+        "leaves_its_output_open",
+        "leaves_a_thread",
+        "leaves_a_pool",
+        "leaves_a_process",
+    ],
+)
+def test_what_is_under_way_when_run_returns_is_written_before_outputs_are_sealed(tmp_path, how):
+    """Files left open, threads, pools and processes end as at the end of a program: nothing is published half."""
+    ended = done(Bench(tmp_path, Leaving(how=how, name="Work")), how)
+
+    (tally,) = ended.outputs["tally"]
+    content = (tally.path / "rows").read_bytes()
+    assert (gzip.decompress(content) if how == "leaves_a_pack_open" else content) == b"later"
+    assert tally.size_bytes == len(content)
+
+
+def test_a_thread_that_does_not_end_fails_the_node(tmp_path, monkeypatch):
+    """It is named, with what to do: whether its output is whole, nobody can know."""
+    monkeypatch.setattr(loose_ends, "PATIENCE_S", 0.1)
+    bench = Bench(tmp_path, Leaving(how="leaves_a_thread_that_goes_on", name="Work"))
+
+    ended = done(bench, "leaves_a_thread_that_goes_on")
+
+    assert "`run` returned, but 0.1 s later the-writer had not ended" in ended.failure.message
