@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ from spanwise.orchestrator.serving import last_pushes, version_instead
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert as alerting
 from spanwise.scheduler.alerts import channel, outbox
-from spanwise.scheduler.formatting import Document, as_document, format_size, format_time
+from spanwise.scheduler.formatting import Document, add_options, as_document, format_size, format_time
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
 from spanwise.scheduler.project.root import archive_of, claim_root
@@ -68,16 +69,20 @@ def run_checks(
     """Runs every check in turn.
 
     `migrate` also upgrades an older database, `alert` also sends a message to every channel, and `deep` reads every
-    file of every artifact; `progress` is then called with what was read so far.
+    file of every artifact; `progress` is then called with what was read so far. `elsewhere` is --root and --config as
+    typed, for the commands.
     """
-    yield _python()
-    yield from _libraries()
-    yield _settings(settings)
-    yield from _root(settings.root)
-    if settings.url is not None:
-        yield from _bucket(settings)
-    yield from _metadata(settings, migrate=migrate, deep=deep, elsewhere=elsewhere, progress=progress)
-    yield from _alerts(settings, alert=alert)
+    checks = itertools.chain(
+        [_python()],
+        _libraries(),
+        [_settings(settings)],
+        _root(settings.root),
+        _bucket(settings) if settings.url is not None else (),
+        _metadata(settings, migrate=migrate, deep=deep, elsewhere=elsewhere, progress=progress),
+        _alerts(settings, alert=alert),
+    )
+    for check in checks:
+        yield replace(check, fix=add_options(check.fix, elsewhere))
 
 
 def format_check(check: HealthCheck) -> str:
@@ -114,16 +119,15 @@ def _settings(settings: Settings) -> HealthCheck:
 def _root(root: Path) -> Iterator[HealthCheck]:
     there = next(p for p in (root, *root.parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield HealthCheck(
-            "root", "fail", f"{root} is not writable", f"chmod u+rwx {there}, or use another root: --root DIR"
-        )
+        found = f"{root} is not writable; change that, or use another root: --root DIR"
+        yield HealthCheck("root", "fail", found, f"chmod u+rwx {shlex.quote(str(there))}")
         return
     yield HealthCheck("root", "ok", str(root) if there == root else f"{root} (created by the first run)")
     free = shutil.disk_usage(there).free
     if free < LEAST_FREE_BYTES:
-        yield HealthCheck(
-            "free space", "warn", f"{format_size(free)} left", f"Free some space: df -h {there}; du -sh {there}/*"
-        )
+        place = shlex.quote(str(there))
+        look = f"Free some space: df -h {place}; du -sh {place}/*"
+        yield HealthCheck("free space", "warn", f"{format_size(free)} left", look)
     else:
         yield HealthCheck("free space", "ok", f"{format_size(free)} left")
 
@@ -227,8 +231,8 @@ def _serving(store: Store, pipeline: str) -> Iterator[HealthCheck]:
         instead = version_instead(push)
         if instead is not None:
             found = f"{instead} serves, which is newer than the last recorded push, {push.model} by {push.run}"
-            fix = f"spanwise push {push.model} --because TEXT  (or run the pipeline, which pushes a newer model)"
-            yield HealthCheck(f"what serves of {pipeline}", "warn", found, fix)
+            found = f"{found}; push that, or run the pipeline, which pushes a newer model"
+            yield HealthCheck(f"what serves of {pipeline}", "warn", found, f"spanwise push {push.model} --because TEXT")
 
 
 def _server(server: DatabaseServer) -> HealthCheck:
@@ -252,7 +256,7 @@ def _damaged_database(file: Path, damage: str) -> HealthCheck:
         "metadata",
         "fail",
         f"{file} is damaged: {damage}",
-        "stop everything that uses it, move it and the root aside, then: spanwise restore BACKUP",
+        "stop everything that uses it, move it and the root aside, then:  spanwise restore BACKUP",
     )
 
 
@@ -280,9 +284,8 @@ def _lease(store: Store, pipeline: str) -> HealthCheck:
     who = f"{holder.purpose} (pid {holder.who.pid} on {holder.who.host}, since {format_time(holder.acquired)})"
     alive = process.is_alive(holder.who)
     if alive is False:
-        return HealthCheck(
-            name, "warn", f"left by {who}, which died", f"spanwise stop {pipeline}  (the next run does this too)"
-        )
+        found = f"left by {who}, which died; this command releases it, or the next run"
+        return HealthCheck(name, "warn", found, f"spanwise stop {pipeline}")
     if alive is None:
         return HealthCheck(name, "ok", f"held by {who}; last heartbeat {format_time(holder.last_beat)}")
     return HealthCheck(name, "ok", f"held by {who}")
@@ -306,8 +309,7 @@ def _scratch(store: Store, root: Path, pipeline: str) -> Iterator[HealthCheck]:
         for folder in run_dir(root, run).glob("*.scratch")
     ]
     if left:
-        named = " ".join(map(str, left[:_MANY])) + (" …" if len(left) > _MANY else "")
-        yield HealthCheck(f"scratch of {pipeline}", "warn", f"{len(left)} folders left over", f"rm -r {named}")
+        yield _removable(f"scratch of {pipeline}", left, "folders left over")
 
 
 def _leftovers(store: Store, root: Path) -> HealthCheck:
@@ -316,8 +318,14 @@ def _leftovers(store: Store, root: Path) -> HealthCheck:
     left = [folder for folder in folders if folder.name.isdigit() and not _in_use(store, int(folder.name))]
     if not left:
         return HealthCheck("leftovers", "ok", "none")
-    named = " ".join(map(str, left[:_MANY])) + (" …" if len(left) > _MANY else "")
-    return HealthCheck("leftovers", "warn", f"{len(left)} output folders that were never published", f"rm -r {named}")
+    return _removable("leftovers", left, "output folders that were never published")
+
+
+def _removable(name: str, folders: Sequence[Path], what: str) -> HealthCheck:
+    """Folders that nothing reads, and the command that removes them; of many, the first ones."""
+    more = f"; remove {_MANY} of them, then check again" if len(folders) > _MANY else ""
+    found = f"{len(folders)} {what}{more}"
+    return HealthCheck(name, "warn", found, f"rm -r {shlex.join(map(str, folders[:_MANY]))}")
 
 
 def _in_use(store: Store, execution: int) -> bool:

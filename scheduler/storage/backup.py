@@ -101,13 +101,17 @@ def restore(settings: Settings, source: Path) -> Backup:
     if settings.root.exists() and any(settings.root.iterdir()):
         raise UsageError(
             f"The root {settings.root} is not empty, and a restore never mixes two histories.\n"
-            f"Move it aside:  mv {settings.root} {settings.root}.old"
+            f"Move it aside:  {_move_aside(settings.root)}"
         )
     if facts["metadata"] and not isinstance(where, SqliteFile):
         raise UsageError(f"{source} holds an SQLite database, and the metadata is {where}. Choose a file: `metadata`.")
     if isinstance(where, SqliteFile) and facts["metadata"]:
-        if where.path.exists():
-            raise UsageError(f"{where} exists already.\nMove it aside:  mv {where} {where}.old")
+        if there := [file for file in _database_files(where) if file.exists()]:
+            commands = "\n".join(f"  {_move_aside(file, like=where.path)}" for file in there)
+            raise UsageError(
+                f"{there[0]} exists already. Move it aside, with what SQLite would read into the restored database:\n"
+                f"{commands}"
+            )
         if damage := find_database_damage(source / _DATABASE, deep=True):
             raise UsageError(f"The database of the backup, {source / _DATABASE}, is damaged: {damage}. Use another.")
     try:
@@ -147,7 +151,7 @@ def _refuse_url(settings: Settings, where: SqliteFile | DatabaseServer) -> None:
     if settings.url is None:
         return
     if isinstance(where, SqliteFile):
-        dump = f"sqlite3 {where.path} '.backup metadata.db'"
+        dump = f"sqlite3 {shlex.quote(str(where.path))} '.backup metadata.db'"
     else:
         dump = {"mysql": "mysqldump --single-transaction", "postgresql": "pg_dump"}[where.kind]
         dump = f"{dump} {where.database} > metadata.sql"
@@ -188,11 +192,23 @@ def _compare(copied: Backup, root: Path, elsewhere: Sequence[str]) -> Backup:
     )
 
 
+def _database_files(where: SqliteFile) -> list[Path]:
+    """The database, and what a writer that was killed has left beside it: SQLite reads them together."""
+    return [where.path.with_name(where.path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
+
+
+def _move_aside(path: Path, *, like: Path | None = None) -> str:
+    """The command that renames a file or folder to `….old`; of a database, its other files by the same new name."""
+    named = like or path
+    target = path.with_name(f"{named.name}.old{path.name.removeprefix(named.name)}")
+    return shlex.join(["mv", str(path), str(target)])
+
+
 def _left_out(settings: Settings, where: SqliteFile | DatabaseServer) -> Collection[Path]:
     root = settings.root.absolute()
     database = []
     if isinstance(where, SqliteFile):
-        database = [where.path.with_name(where.path.name + suffix) for suffix in ("", "-wal", "-shm", ".lock")]
+        database = [*_database_files(where), where.lock]
     return {root / _SNAPSHOTS, *database}
 
 

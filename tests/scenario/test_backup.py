@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,14 @@ from tests.scenario.cli import call, lay_out
 from tests.scenario.deaths import InlineDeaths
 from tests.scenario.inline import run_inline
 from tests.scenario.test_system import Bench
+
+KILLED_WRITER = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+database.execute("UPDATE ContextProperty SET string_value = 'invented' WHERE string_value = 'complete'")
+database.commit()
+os._exit(9)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +138,29 @@ def test_a_restore_never_mixes_two_histories(tmp_path, project):
 
     assert f"mv {project / '.spanwise'} {project / '.spanwise'}.old" in said
     assert "artifacts of rides: 6 of 6 verified" in call(project, "doctor", "--deep")
+
+
+def test_a_restored_database_has_nothing_of_the_one_before(tmp_path, project):
+    """What a killed writer has left beside it, SQLite would add to the restored one: the refusal moves that aside too."""
+    database = tmp_path / "my metadata" / "all.db"
+    database.parent.mkdir()
+    shutil.copy(project / ".spanwise" / "metadata.db", database)
+    (project / "spanwise.toml").write_text(f'metadata = "{database}"\n')
+    call(project, "backup", str(tmp_path / "backup"))
+    subprocess.run([sys.executable, "-c", KILLED_WRITER, str(database)], check=False)
+    shutil.rmtree(project / ".spanwise")
+
+    said = call(project, "restore", str(tmp_path / "backup"), code=2)
+    subprocess.run("\n".join(line for line in said.splitlines() if "  mv " in line), shell=True, check=True)
+    call(project, "restore", str(tmp_path / "backup"))
+
+    assert sorted(path.name for path in database.parent.iterdir() if ".old" in path.name) == [
+        "all.db.old",
+        "all.db.old-shm",
+        "all.db.old-wal",
+    ]
+    assert "fail" not in call(project, "doctor", "--deep")
+    assert "invented" not in call(project, "runs", "rides")
 
 
 @pytest.mark.parametrize("destination", ["backup", "project/.spanwise/backup"])

@@ -1,5 +1,6 @@
 import os
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +87,34 @@ def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
     assert "run flights/1" not in checks
     assert checks["leftovers"].found.startswith("1 output folders")
     assert str(left) in checks["leftovers"].fix
+
+
+def test_what_is_printed_to_be_removed_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    """Pasted as often as it is printed: also below a folder with a space in its name, beside one that it begins with."""
+    folder = tmp_path / "my flights"
+    (tmp_path / "my").mkdir()
+    with root.open_for_writing(settings(folder)):
+        pass
+    for number in range(900, 907):
+        (folder / "root" / "flights" / "Trainer" / "model" / str(number)).mkdir(parents=True)
+
+    first = found(folder)["leftovers"]
+    subprocess.run(first.fix, shell=True, check=True)
+    subprocess.run(found(folder)["leftovers"].fix, shell=True, check=True)
+
+    assert first.found == "7 output folders that were never published; remove 5 of them, then check again"
+    assert found(folder)["leftovers"].level == "ok"
+    assert (tmp_path / "my").is_dir()
+
+
+def test_commands_are_for_the_root_that_was_checked(tmp_path: Path) -> None:
+    """With --root and --config as they were typed."""
+    with root.open_for_writing(settings(tmp_path)) as store:
+        begun(store)  # type: ignore[arg-type]
+
+    checks = {check.name: check for check in doctor.run_checks(settings(tmp_path), elsewhere=["--root", "my root"])}
+
+    assert checks["run flights/1"].fix == "spanwise stop flights/1 --root 'my root'"
 
 
 def test_a_check_is_a_line_and_what_to_type() -> None:
