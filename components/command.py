@@ -41,6 +41,9 @@ LAST_LINES = 20
 _OUTPUT_S = 2.0
 
 _PLACE = re.compile(r"\{\{|\}\}|(?<!\$)\{(?P<name>[A-Za-z_]\w*)(?P<properties>\.properties)?\}")
+_HERE_DOCUMENT = re.compile(
+    r"(?<!<)<<-?[ \t]*(?P<quote>['\"\\]?)(?P<end>\w+).*\n(?P<body>(?:.*\n)*?)\t*(?P=end)(?=\n|$)"
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENGINES: tuple[Engine, ...] = ("docker", "podman")
 
@@ -66,7 +69,8 @@ class Command(Component):
     No shell is involved, unless the command is written as `shell="…"`. With `image` it runs in a container, in which
     the same paths are mounted.
 
-    The cache key covers the arguments and the content of each file that an argument names; list other files in `reads`.
+    The cache key covers the arguments and the content of each file that an argument names, also by a setting or as in
+    `--config=conf.toml`; list other files, and folders, in `reads`.
     The program gets a few environment variables (`PASSED_ON`), those set in `env`, and those named in `env_names`,
     whose values are neither recorded nor part of the key.
     """
@@ -113,13 +117,18 @@ class Command(Component):
                 f"{self.name}: {quoted} stands inside quotes, but its value is quoted when it is filled in, and the "
                 f'shell would read both sets. Move it out: "--out="{quoted}, not "--out={quoted}".'
             )
+        if (quoted := _find_place_in_document(str(given["shell"] or ""))) is not None:
+            raise ParameterError(
+                f"{self.name}: {quoted} stands in a here-document, where the quotes of its value are no quotes. Print "
+                f"it instead: printf '%s\\n' {quoted}"
+            )
         for path in cast("Sequence[str]", given["reads"] or ()):
             refuse_url(f"{self.name}.reads", str(path), fix=_IMPORT.format(url=path))
         if given["engine"] is not None and given["image"] is None:
             raise ParameterError(f"{self.name}: engine needs an image; set one: image='…'.")
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002  the port
-        named = [Path(text) for text in self._texts() if self.parameters["shell"] is None and _is_file(text)]
+        named = [] if self.parameters["shell"] is not None else [Path(each) for each in self._named_files()]
         reads = [Path(str(path)) for path in cast("Sequence[str]", self.parameters["reads"])]
         for path in reads:
             if not path.exists():
@@ -129,6 +138,17 @@ class Command(Component):
     def _texts(self) -> Sequence[str]:
         shell, command = self.parameters["shell"], self.parameters["command"]
         return [str(shell)] if shell is not None else cast("Sequence[str]", command)
+
+    def _named_files(self) -> Iterator[str]:
+        """The files that arguments name, as the program gets them: `conf.toml`, `{conf}`, `--config=conf.toml`."""
+        settings = cast("Mapping[str, Setting]", self.parameters["settings"] or {})
+        values = PlaceholderValues(paths={}, properties={}, settings=settings)
+        for text in self._texts():
+            if any(place["name"] and place["name"] not in settings for place in _PLACE.finditer(text)):
+                continue  # below an input or output
+            (argument,) = values.argument(text)
+            option, _, value = argument.partition("=")
+            yield from filter(_is_file, [argument, value] if option.startswith("-") else [argument])
 
     def _check_places(self, text: str, known: set[str], settings: Mapping[str, Setting]) -> None:
         for place in _PLACE.finditer(text):
@@ -191,6 +211,15 @@ def _find_quoted_place(line: str) -> str | None:
         elif line[at] in ("'", '"') and quote in ("", line[at]):
             quote = "" if quote else line[at]
         at += 1
+    return None
+
+
+def _find_place_in_document(line: str) -> str | None:
+    """The first placeholder in a here-document of a shell line (POSIX shell, 2.7.4)."""
+    for document in _HERE_DOCUMENT.finditer(line):
+        for place in _PLACE.finditer(document["body"]):
+            if place["name"]:
+                return place[0]
     return None
 
 

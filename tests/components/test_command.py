@@ -11,7 +11,17 @@ import pytest
 from spanwise.components import Command
 from spanwise.components.command import container_command
 from spanwise.components.importer import Importer
-from spanwise.orchestrator import Component, Examples, Model, Output, Outputs, ParameterError, PipelineError, Report
+from spanwise.orchestrator import (
+    Component,
+    Examples,
+    Model,
+    Output,
+    Outputs,
+    ParameterError,
+    PipelineError,
+    Report,
+    State,
+)
 from tests.components.flow import Bench, Lake, only
 
 COPY = "import sys, pathlib; pathlib.Path(sys.argv[2], 'n').write_text(pathlib.Path(sys.argv[1], 'n').read_text())"
@@ -109,6 +119,25 @@ def test_a_placeholder_inside_quotes_is_refused(shell):
 
     with pytest.raises(ParameterError, match=r"\{m\} stands inside quotes"):
         Command(shell=shell, inputs={"m": model}, outputs={"report": Report})
+
+
+@pytest.mark.parametrize("end", ["END", "'END'", '"END"', "\\END", "-END", " END | tee x"])
+def test_a_placeholder_in_a_here_document_is_refused(end):
+    """The quotes of its value are no quotes there: variables in it would be filled in, and the quotes stay."""
+    with pytest.raises(ParameterError, match=r"\{note\} stands in a here-document"):
+        Command(
+            shell=f"cat > {{report}}/n <<{end}\nall {{note}}\nEND\n",
+            settings={"note": "$HOME"},
+            outputs={"report": Report},
+        )
+
+
+def test_placeholders_beside_a_here_document_are_filled_in(bench):
+    """Before and after it, and where `<<` shifts numbers."""
+    line = "cat > {report}/n <<END; printf %s {note} $((1<<2)) >> {report}/n\nall\nEND\nprintf %s {note} >> {report}/n"
+    node = Command(shell=line, settings={"note": "$z"}, outputs={"report": Report})
+
+    assert text(ran(bench, node)) == "all\n$z4$z"
 
 
 def test_placeholders_between_quotes_are_not_inside_them(bench):
@@ -252,6 +281,31 @@ def test_the_content_of_what_it_runs_is_part_of_the_key(bench, tmp_path):
     assert changed.reused is None
     assert text(changed) == "2"
     assert other.reused is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "settings"),
+    [
+        ("{conf}", {"conf": "a{1}.toml"}),
+        ("a{{1}}{end}", {"end": ".toml"}),
+        ("a{{1}}.toml", {}),
+        ("--in=a{{1}}.toml", {}),
+    ],
+)
+def test_a_file_is_part_of_the_key_however_an_argument_names_it(bench, tmp_path, monkeypatch, argument, settings):
+    """By a setting, with doubled braces, or as the value of an option: after a change the program runs again."""
+    monkeypatch.chdir(tmp_path)
+    read = "import sys, shutil; shutil.copy(sys.argv[1].removeprefix('--in='), sys.argv[2] + '/n')"
+    node = Command(
+        command=[sys.executable, "-c", read, argument, "{report}"], outputs={"report": Report}, settings=settings
+    )
+    found = []
+    for content in ("first", "first", "second"):
+        Path("a{1}.toml").write_text(content)
+        found.append(ran(bench, node))
+
+    assert [execution.state for execution in found] == [State.COMPLETE, State.CACHED, State.COMPLETE]
+    assert text(found[-1]) == "second"
 
 
 def test_another_output_is_another_key(bench):
