@@ -239,8 +239,24 @@ def is_on_disk(artifact: Artifact) -> bool:
 
 
 def encode_parameter(value: object) -> str:
-    """A parameter as the metadata stores it: JSON; functions and classes by name."""
-    return json.dumps(value, default=_plain, ensure_ascii=False, sort_keys=True)
+    """A parameter as the metadata stores it: JSON; functions and classes by name, dicts with odd keys as pairs."""
+    try:
+        return json.dumps(value, default=_plain, ensure_ascii=False, sort_keys=True)
+    except TypeError:  # JSON has no such keys, or they cannot be sorted
+        return json.dumps(_with_pairs(value), ensure_ascii=False, sort_keys=True)
+
+
+def _with_pairs(value: object) -> object:
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, list | tuple):
+        return [_with_pairs(each) for each in value]
+    if not isinstance(value, Mapping):
+        return _with_pairs(_plain(value))
+    pairs = [(key, _with_pairs(each)) for key, each in value.items()]
+    if all(isinstance(key, str) for key, _ in pairs):
+        return dict(pairs)
+    return sorted(([_with_pairs(key), each] for key, each in pairs), key=encode_parameter)
 
 
 def _plain(value: object) -> object:

@@ -249,10 +249,12 @@ class Point:
 @pytest.mark.parametrize(
     ("value", "text"),
     [(3, "3"), ("ä", '"ä"'), ((1, 2), "[1, 2]"), ({2, 1}, "[1, 2]"), (Colour.RED, '"red"'), (Point(1), '{"x": 1}'),
-     (decide, f'"{__name__}:decide"'), ({"b": 1, "a": 2}, '{"a": 2, "b": 1}'), (None, "null")],
+     (decide, f'"{__name__}:decide"'), ({"b": 1, "a": 2}, '{"a": 2, "b": 1}'), (None, "null"),
+     ({("b", 1): Point(1), "a": 2}, '[["a", 2], [["b", 1], {"x": 1}]]'), ({1: 1, "1": 2}, '[["1", 2], [1, 1]]'),
+     ({"by": {None: {3, 1}, 0: (Colour.RED,)}}, '{"by": [[0, ["red"]], [null, [1, 3]]]}')],
 )  # fmt: skip
 def test_parameters_are_recorded_as_json(value, text):
-    """Functions by name, records by their fields, sets in order."""
+    """Functions by name, records by their fields, sets in order, dicts whose keys JSON does not take as pairs."""
     assert encode_parameter(value) == text
 
 
