@@ -6,6 +6,7 @@ ml_metadata passes on what a server says as text, without its codes, so the text
 from __future__ import annotations
 
 import re
+import shlex
 
 from ml_metadata import errors
 
@@ -114,16 +115,16 @@ def _find_refusal(detail: str, where: Location) -> str | None:
 
 
 def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
-    folder = where.path.parent
+    file, folder = shlex.quote(str(where.path)), shlex.quote(str(where.path.parent))
     if re.search("not a database|malformed|no such (table|column)", text):
         return StoreCorrupt(
             f"{where} is not a metadata database, or is damaged ({detail}). "
             "Restore a backup. To start over, move it away with the artifacts that it records: "
-            f"mv {folder} {folder}.damaged"
+            f"mv {folder} {shlex.quote(f'{where.path.parent}.damaged')}"
         )
     if "disk is full" in text:
         return StoreUnavailable(f"The disk of the metadata {where} is full. Free some space: df -h {folder}")
     return StoreUnavailable(
         f"The metadata store {where} is unavailable: {detail}. "
-        f"Check its file, its folder and their disk: ls -ld {where.path} {folder}; df -h {folder}"
+        f"Check its file, its folder and their disk: ls -ld {file} {folder}; df -h {folder}"
     )

@@ -93,7 +93,7 @@ def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterato
     with contextlib.ExitStack() as stack:
         if isinstance(where, SqliteFile) and not os.access(where.path.parent, os.W_OK):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spanwise-")))
-            url = str(_copy_database(where.path, folder))
+            url = str(copy_database_files(where.path, folder))
         opened = open_store(url, root=settings.root, archive=archive_of(settings), deadline_s=deadline_s)
         store = stack.enter_context(contextlib.closing(opened))
         recorded, known = _recorded_identity(settings.root), identity(store)
@@ -113,7 +113,7 @@ def archive_of(settings: Settings) -> BucketArchive | None:
     return BucketArchive(settings.root.absolute(), parse_url(settings.url), settings.cache_bytes)
 
 
-def _copy_database(file: Path, folder: Path) -> Path:
+def copy_database_files(file: Path, folder: Path) -> Path:
     """Copies an SQLite file with its log of recent writes; begins anew when somebody wrote meanwhile.
 
     Raises:

@@ -63,6 +63,24 @@ def test_commands_that_read_work_on_a_read_only_root(project, arguments, says):
     assert sorted(str(path) for path in project.rglob("*")) == before
 
 
+def test_a_root_that_may_only_be_read_is_backed_up_and_not_called_damaged(project, tmp_path):
+    """The database is copied and checked as a copy; what is wrong is that nothing can be written there."""
+    spanwise = f"{sys.executable} -m spanwise"
+    script = (
+        "mount --bind . . && mount -o remount,ro,bind . && cd . && export PYTHONDONTWRITEBYTECODE=1 && "
+        f"cd {project} && {spanwise} backup {tmp_path / 'backup'} && ! {spanwise} doctor"
+    )
+
+    shown = subprocess.run(
+        [*IN_NAMESPACE, "bash", "-euc", script], cwd=project, capture_output=True, text=True, check=False
+    )
+
+    assert shown.returncode == 0, shown.stderr
+    assert "1 artifacts" in shown.stdout
+    assert "fail  root:" in shown.stdout
+    assert "damaged" not in shown.stdout
+
+
 def test_a_run_there_is_refused_before_it_begins(project):
     """With the reason, and nothing begun."""
     script = (

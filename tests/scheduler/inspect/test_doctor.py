@@ -8,7 +8,7 @@ import pytest
 
 from spanwise.orchestrator import State
 from spanwise.scheduler.alerts import alert, channel, outbox
-from spanwise.scheduler.inspect import doctor
+from spanwise.scheduler.inspect import database_file, doctor
 from spanwise.scheduler.inspect.doctor import HealthCheck
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import AlertSettings, Settings
@@ -58,6 +58,22 @@ def test_a_database_that_does_not_open_fails(tmp_path: Path) -> None:
     assert checks["metadata"].level == "fail"
     assert "is not a metadata database" in checks["metadata"].fix
     assert checks["root"].level == "ok"
+
+
+def test_a_database_that_cannot_be_checked_now_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: whoever restored a backup for that would lose what was recorded since."""
+    with root.open_for_writing(settings(tmp_path)):
+        pass
+    fault = "import sqlite3\nraise sqlite3.OperationalError('disk I/O error')"
+    monkeypatch.setattr(database_file, "_CHECK", fault)
+
+    check = found(tmp_path)["metadata"]
+
+    assert (check.level, check.found) == ("fail", "could not open")
+    assert "disk I/O error. Check its file, its folder and their disk: ls -ld" in check.fix
+    assert "restore" not in check.fix
 
 
 def test_a_root_of_another_store_fails(tmp_path: Path) -> None:
