@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact, Model
@@ -19,6 +21,10 @@ from spanwise.orchestrator.run import Run, quote_pipeline
 log = logging.getLogger("spanwise.integrity")
 
 _MOST_NAMED = 3  # files in a message
+
+
+Stamps: TypeAlias = dict[tuple[int, str], tuple[int, int, int]]
+"""Size, time and inode of each file, by its artifact and name."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,37 @@ def verify_inputs(
     log.info("inputs-verified", extra={**facts, "damaged": len(damages), "took_s": round(time.monotonic() - began, 3)})
     if damages:
         raise DamagedArtifact(damage_message(node, run, damages, judges or {}))
+
+
+def stamp(artifacts: Iterable[Artifact]) -> Stamps:
+    """What changes with each published file when it is written to, without reading it."""
+    found: Stamps = {}
+    for artifact in artifacts:
+        files = (artifact.path / name for name in artifact.files) if artifact.files else artifact.path.rglob("*")
+        for file in files:
+            with contextlib.suppress(OSError):
+                seen = file.stat()
+                found[artifact.id, str(file)] = (seen.st_size, seen.st_mtime_ns, seen.st_ino)
+    return found
+
+
+def refuse_written(
+    node: str, run: Run, inputs: Sequence[Artifact], before: Stamps, judges: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuses what a node has made if files that it reads are others than before: nobody else would see it in this run.
+
+    Raises:
+        DamagedArtifact: names the files, and the commands that create them again.
+    """
+    after = stamp(inputs)
+    if after == before:
+        return
+    changed = {number for number, _ in dict(before.items() ^ after.items())}
+    if damages := list(find_damages(artifact for artifact in inputs if artifact.id in changed)):
+        raise DamagedArtifact(
+            "The files of an input were written to while the node ran; it may write to its outputs alone.\n"
+            + damage_message(node, run, damages, judges)
+        )
 
 
 def damage_message(node: str, run: Run, damages: Iterable[Damage], judges: Mapping[str, Sequence[str]]) -> str:

@@ -99,16 +99,20 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
     try:
         arguments = _arguments(node, signature, job, outputs)
         workers = loose_ends.list_workers()
+        read = _read_only(node, job)
+        before = integrity.stamp(read)
         if signature.attempt is None:
             _join(job, line)
             node.run(**arguments)
         else:
             checkpoints = Checkpoints.of(job)  # before any replica can commit others
+            checkpoints.folder.mkdir(parents=True, exist_ok=True)
             place = _join(job, line)
             attempt = replace(_attempt(job, checkpoints, line, damaged), replica=place)
             with checkpoints.watched():
                 node.run(**arguments | {signature.attempt: attempt})
         loose_ends.tie_up(spared=workers)
+        integrity.refuse_written(node.name, job.run, read, before, job.judges)
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
     if job.replica.rank:
@@ -136,6 +140,14 @@ def _verify(node: Component, job: NodeJob) -> dict[str, str]:
     integrity.verify_inputs(node.name, job.run, [a for a in job.verify if a.id in needed], job.judges)
     others = integrity.find_damages(a for a in job.verify if a.id not in needed)
     return {damage.artifact.name: damage.found for damage in others}
+
+
+def _read_only(node: Component, job: NodeJob) -> list[Artifact]:
+    """The inputs that the work must leave as they are; of an archive there are copies, which may be fetched anew."""
+    spared = node.may_be_damaged()
+    if job.archive is not None:
+        return []
+    return [artifact for name, found in job.inputs.items() if name not in spared for artifact in found]
 
 
 def _remove_empty(place: Path) -> None:

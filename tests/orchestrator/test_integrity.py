@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.orchestrator import fingerprint
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report, State, fingerprint
 from spanwise.orchestrator.artifact import MOST_FILES, Artifact
 from spanwise.orchestrator.errors import DamagedArtifact
 from spanwise.orchestrator.integrity import find_damage, find_damages, verify_inputs
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.testing import Trial
 
 FLIPS = 400
 
@@ -148,3 +150,53 @@ def test_damages_are_found_among_many(tmp_path):
         flip(tmp_path / str(number) / "a", 0)
 
     assert [damage.artifact.name for damage in find_damages(artifacts)] == ["p/n/k/3", "p/n/k/17"]
+
+
+class Make(Component):
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "word").write_text("one")
+
+
+class Scribble(Component):
+    """Writes to what it reads, as many bytes as were there; `how` says what it does then."""
+
+    def run(self, report: Input[Report], copy: Output[Report], how: str) -> None:
+        file = report.path / "word"
+        if how == "renames another":
+            (report.path / "draft").write_text("two")
+            (report.path / "draft").replace(file)
+        elif how == "touches":
+            file.touch()
+        else:
+            file.write_text("two")
+        if how == "fails":
+            raise ValueError("failed")
+        (copy.path / "word").write_text(file.read_text())
+
+
+class Read(Component):
+    def run(self, report: Input[Report], copy: Output[Report]) -> None:
+        (copy.path / "word").write_text((report.path / "word").read_text())
+
+
+@pytest.mark.parametrize("how", ["writes", "renames another", "fails"])
+def test_what_a_node_has_written_to_its_inputs_nobody_reads(tmp_path, how):
+    """It fails, and publishes nothing; nor does a node of the same run read what was verified before that."""
+    made = Make()
+    scribble = Scribble(report=made["report"], how=how)
+
+    ran = Trial(tmp_path).run(Pipeline("p", [made, scribble, Read(report=made["report"])]), RunRequest(jobs=1))
+
+    assert ran.states == {"Make": State.COMPLETE, "Scribble": State.FAILED, "Read": State.FAILED}
+    assert "word has another content" in ran["Read"].error
+    if how != "fails":
+        assert ran["Scribble"].error.startswith("The files of an input were written to while the node ran")
+
+
+def test_files_that_are_touched_alone_are_as_they_were(tmp_path):
+    """Their times are no content."""
+    made = Make()
+
+    ran = Trial(tmp_path).run(Pipeline("p", [made, Scribble(report=made["report"], how="touches")]))
+
+    assert ran.states["Scribble"] is State.COMPLETE

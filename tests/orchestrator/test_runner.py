@@ -732,7 +732,6 @@ def test_checkpoints_last_from_attempt_to_attempt(trial):
 
 class Resuming(Component):
     def run(self, report: Output[Report], attempt: Attempt) -> None:
-        attempt.checkpoints.mkdir(parents=True, exist_ok=True)
         kept = attempt.checkpoints / "kept"
         if not kept.exists():
             kept.write_text("kept")
