@@ -6,6 +6,7 @@ hardly its own.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 INTERVAL_S = 0.05
 """How often a job with a limit is looked at. What it allocates in between is not noticed before."""
 
-_PAGE_BYTES = 4096
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # 64 KiB on some ARM machines
 _PSS = re.compile(r"^Pss: +([0-9]+) kB", re.MULTILINE)
 _OOM_KILLS = re.compile(r"^oom_kill ([0-9]+)", re.MULTILINE)
 

@@ -21,6 +21,7 @@ import logging
 import os
 import random
 import re
+import shlex
 import sqlite3
 import threading
 import time
@@ -84,7 +85,7 @@ class StoreConnection:
         except OSError as error:
             raise StoreUnavailable(
                 f"The metadata {where} cannot be written: {error.strerror}. It needs a folder that you may write to: "
-                f"ls -ld {where.path.parent}"
+                f"ls -ld {shlex.quote(str(where.path.parent))}"
             ) from error
         try:
             with self._writing(), _opening:
@@ -289,7 +290,7 @@ class StoreConnection:
             )
         return StoreUnavailable(
             f"The metadata {self._where} was locked by another process for {self.deadline_s:g} s. "
-            f"See which: fuser -v {self._where.lock} {self._where.path}"
+            f"See which: {shlex.join(['fuser', '-v', str(self._where.lock), str(self._where.path)])}"
         )
 
 

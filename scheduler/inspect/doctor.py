@@ -160,7 +160,11 @@ def _metadata(
         if isinstance(where, SqliteFile) and not where.path.exists():
             yield HealthCheck("metadata", "ok", f"{where} (created by the first run)")
             return
-        if isinstance(where, SqliteFile) and (damage := find_database_damage(where.path, deep=deep)):
+        if (
+            isinstance(where, SqliteFile)
+            and where.path.is_file()
+            and (damage := find_database_damage(where.path, deep=deep))
+        ):
             yield _damaged_database(where.path, damage)
             return
         store = open_store(settings.metadata, root=settings.root, archive=archive_of(settings), migrate=migrate)
@@ -175,7 +179,9 @@ def _metadata(
         if deep and isinstance(where, DatabaseServer):
             yield _server(where)
         if settings.root.is_dir():
-            yield _identity(store, settings)
+            yield (belongs := _identity(store, settings))
+            if belongs.level == "fail":
+                return  # nothing in this root is known to this store: all of it would look as if nobody needed it
         for pipeline in store.pipelines():
             yield _lease(store, pipeline)
             yield from _open_runs(store, pipeline)

@@ -85,6 +85,27 @@ def test_a_root_of_another_store_fails(tmp_path: Path) -> None:
     assert found(tmp_path)["root and metadata"].level == "fail"
 
 
+def test_nothing_is_to_be_removed_from_the_root_of_another_store(tmp_path: Path) -> None:
+    """The store knows none of its artifacts, which would all look as if they had never been published."""
+    with root.open_for_writing(settings(tmp_path)) as store:
+        run = begun(store)  # type: ignore[arg-type]
+        execution = published(store, run, "ExampleGen", outputs={"examples": examples(1)})  # type: ignore[arg-type]
+    (tmp_path / "root" / "flights" / "ExampleGen" / "examples" / str(execution.id)).mkdir(parents=True)
+    (tmp_path / "root" / "metadata.db").write_bytes(b"")
+
+    checks = found(tmp_path)
+
+    assert checks["root and metadata"].level == "fail"
+    assert not [check for check in checks.values() if "rm -r" in check.fix]
+
+
+def test_a_folder_in_the_place_of_the_database_fails(tmp_path: Path) -> None:
+    """It is said like any other fault."""
+    (tmp_path / "root" / "metadata.db").mkdir(parents=True)
+
+    assert found(tmp_path)["metadata"].level == "fail"
+
+
 def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
     """An open run without a controller, and outputs that were never published; what was published is left alone."""
     with root.open_for_writing(settings(tmp_path)) as store:
