@@ -32,6 +32,10 @@ _RETRY_FOR = timedelta(seconds=60)  # a server that is away for longer is an err
 _CHUNK_BYTES = 8 << 20
 _HASHED_BYTES = 1 << 20  # what a processor's cache still has when it is hashed
 _MOST_DELETED = 1000  # objects in one request, the limit of S3
+_ENDPOINT_VARIABLES = {  # the first is the one that messages name
+    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT",),
+}  # Google's is part of its account
 _used_by: int | None = None  # the process in which the library's threads run
 
 
@@ -292,8 +296,8 @@ def _open(home: ObjectUrl, retry_for: timedelta | None) -> StorageBucket:
 def _connect(home: ObjectUrl, store, retry_for: timedelta | None) -> ObjectStore:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
     retries = {"retry_timeout": retry_for or _RETRY_FOR}
     patience = {} if retry_for is None else {"timeout": 2 * retry_for}  # else half a minute
+    http = _has_plain_endpoint(home)
     if home.scheme == "s3":
-        http = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
         options = {"allow_http": http, **patience}
         return store.S3Store(home.bucket, client_options=options, retry_config=retries, **_profile())  # type: ignore[no-any-return]
     if home.scheme in WEB:
@@ -304,9 +308,24 @@ def _connect(home: ObjectUrl, store, retry_for: timedelta | None) -> ObjectStore
     if home.scheme == "gs":
         options = {"allow_http": True, **patience}  # its metadata server, which gives credentials, has no TLS
         return store.GCSStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
-    http = os.environ.get("AZURE_STORAGE_ENDPOINT", "").startswith("http://")
     options = {"allow_http": http, **patience}
     return store.AzureStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
+
+
+def _has_plain_endpoint(home: ObjectUrl) -> bool:
+    """Whether the environment names an endpoint without TLS.
+
+    Raises:
+        StorageError: one that it names is no URL. The library would end the process with a panic, when it is used.
+    """
+    named = {name: os.environ[name] for name in _ENDPOINT_VARIABLES.get(home.scheme, ()) if name in os.environ}
+    for name, value in named.items():
+        if not value.lower().startswith(("http://", "https://")):
+            raise StorageError(
+                f"{home}: {name} is {value!r}; an endpoint begins with http:// or https://, for example "
+                f"http://127.0.0.1:9000. If there is none, unset the variable."
+            )
+    return any(value.lower().startswith("http://") for value in named.values())
 
 
 def _profile() -> dict[str, object]:
@@ -355,7 +374,6 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_KEY",
 }
-_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "az": "AZURE_STORAGE_ENDPOINT"}  # Google's is part of its account
 
 
 def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one line per kind of failure
@@ -377,7 +395,8 @@ def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one
     if "incorrectly configured region" in text:
         return "the bucket is in another region. Set AWS_REGION to its region."
     if "error sending request" in text or "timed out" in text:
-        endpoint = f" and the endpoint, such as {_ENDPOINTS[home.scheme]}" if home.scheme in _ENDPOINTS else ""
+        variables = _ENDPOINT_VARIABLES.get(home.scheme)
+        endpoint = f" and the endpoint, such as {variables[0]}" if variables else ""
         return f"the storage could not be reached. Check the network{endpoint}."
     message = re.search(r"<Message>([^<]*)</Message>", text)
     shown = message[1] if message else re.sub(r"\?\S*", "", text).strip()
