@@ -143,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--service", action="store_true", help="train through a data service of two workers")
     options = parser.parse_args(arguments)
     folder: Path = options.folder
+    activation = _activation()  # from where the user is: `mornings` goes elsewhere
     folder.mkdir(parents=True, exist_ok=True)
     try:
         prepare(folder, options.days)
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SpanwiseError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(f"\nEverything is in {folder}/. Go on there:  {_activation()}cd {folder}")
+    print(f"\nEverything is in {folder}/. Go on there:  {activation}cd {folder}")
     print("  spanwise runs flights                                what ran")
     print("  spanwise show flights                                the newest run, node by node")
     if options.service:
