@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.errors import SpanwiseError, StorageError
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.scheduler.alerts.alert import (
     Alert,
@@ -79,7 +79,8 @@ def put(place: str | Path, alert: Alert, *, spool: bool = True) -> bool:
             return _put_shared(outbox, alert, spool=spool)
         return _put(outbox, alert)
     except Exception as error:  # whatever it is, the scheduler goes on
-        log.exception("alert-lost", extra={"kind": alert.kind, "subject": alert.subject})
+        known = isinstance(error, OSError | SpanwiseError)
+        log.error("alert-lost", extra={"kind": alert.kind, "subject": alert.subject}, exc_info=not known)  # noqa: TRY400  what is known is printed
         with contextlib.suppress(OSError, ValueError):  # stderr may be gone
             sys.stderr.write(
                 f"spanwise: could not store an alert ({error}); it says:\n{alert.subject}\n{format_body(alert)}\n"

@@ -114,10 +114,9 @@ class DescriptionRequest:
         # Not yet collected, so that its id, which is that of its group, is still its own when the group is ended.
         if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and not late:
             return None
-        self.end()
+        self._kill()
         out, err = _read(self._out), _read(self._err)
-        self._out.close()
-        self._err.close()
+        self.end()
         if late and not out:
             raise LoadError(f"{self._reference} was not loaded within {self._limit_s:g} s; it was given up.\n{err}")
         try:
@@ -130,7 +129,12 @@ class DescriptionRequest:
         return [from_plain(ScheduleDescription, each) for each in answer["schedules"]]
 
     def end(self) -> None:
-        """Ends the child and what the file has started in it."""
+        """Ends the child and what the file has started in it; what it has printed is gone."""
+        self._kill()
+        self._out.close()
+        self._err.close()
+
+    def _kill(self) -> None:
         if self._child.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._child.wait()

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from spanwise.orchestrator import process
-from spanwise.orchestrator.errors import LoadError, StoreUnavailable, UsageError
+from spanwise.orchestrator.errors import LoadError, SpanwiseError, StoreUnavailable, UsageError
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
@@ -186,10 +186,13 @@ class SchedulerLoop:
         except Exception as error:  # whatever it is, the loop goes on
             self._failures += 1
             self._look_s = monotonic + _wait_s(self._failures)
-            log.exception("metadata-failed", extra={"failures": self._failures, "reason": str(error)})
+            known = isinstance(error, SpanwiseError)  # its message is enough
+            log.error("metadata-failed", extra={"failures": self._failures, "reason": str(error)}, exc_info=not known)  # noqa: TRY400
             self._count_failure()
             if self._failures == 1:
                 self._alerts.send_trouble(METADATA_UNAVAILABLE, error, now)
+            if self._once is not None and not any(one.has_runs for one in self.schedulers.values()):
+                raise  # the next call takes what is due; calls from cron that wait would become ever more
             return
         if self._failures:
             self._failures = 0

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from spanwise.orchestrator.errors import LoadError
+from spanwise.orchestrator.errors import LoadError, StoreUnavailable
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.storage import StorageBucket
@@ -199,6 +199,29 @@ def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):
 
     assert loop.jobs == [("first", "2026-03-01T13:00Z")]
     assert loop.told[1:] == ["scheduler recovered: it is available again"]
+
+
+def test_a_call_from_cron_does_not_wait_for_the_metadata(loop, monkeypatch, caplog):
+    """It fails with the reason, without a traceback of ours; the next call takes the tick."""
+    impatient(monkeypatch)
+    file = loop.write("first")
+    loop.open(file)
+    loop.turn()
+    loop.cron.close()
+    loop.now += timedelta(hours=1)
+
+    with (loop.folder / "root" / "metadata.db.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        loop.open(file, once=True)
+        with pytest.raises(StoreUnavailable, match="was locked by another process"):
+            loop.turn()
+    (failed,) = (record for record in caplog.records if record.message == "metadata-failed")
+    assert not failed.exc_info
+    assert loop.told == ["scheduler: metadata store unavailable"]
+    loop.open(file, once=True)
+    loop.turn()
+
+    assert loop.jobs == [("first", "2026-03-01T13:00Z")]
 
 
 def impatient(monkeypatch):
