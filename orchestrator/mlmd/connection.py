@@ -36,7 +36,7 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreUnavailable
 from spanwise.orchestrator.mlmd import postgresql, silence
 from spanwise.orchestrator.mlmd.failures import NOT_CONNECTED, format_detail, is_refusal, translate_error
-from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile
+from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile, describe_read_only
 
 Proto: TypeAlias = Any
 """A message of ml_metadata, which has no types."""
@@ -83,6 +83,8 @@ class StoreConnection:
             where.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock_file = os.open(where.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
+            if where.lock.exists() and (file := where.find_read_only()) is not None:
+                raise StoreUnavailable(f"The metadata {where} cannot be written. {describe_read_only(file)}") from error
             raise StoreUnavailable(
                 f"The metadata {where} cannot be written: {error.strerror}. It needs a folder that you may write to: "
                 f"ls -ld {shlex.quote(str(where.path.parent))}"

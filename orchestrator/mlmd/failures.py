@@ -11,7 +11,7 @@ import shlex
 from ml_metadata import errors
 
 from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreTooNew, StoreUnavailable
-from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile
+from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile, describe_read_only
 
 NOT_CONNECTED = "connection pointer is NULL"
 """What ml_metadata says, and no more, when PostgreSQL does not let it in."""
@@ -124,6 +124,8 @@ def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
         )
     if "disk is full" in text:
         return StoreUnavailable(f"The disk of the metadata {where} is full. Free some space: df -h {folder}")
+    if (file := where.find_read_only()) is not None:
+        return StoreUnavailable(f"The metadata {where} cannot be written. {describe_read_only(file)}")
     return StoreUnavailable(
         f"The metadata store {where} is unavailable: {detail}. "
         f"Check its file, its folder and their disk: ls -ld {file} {folder}; df -h {folder}"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +39,11 @@ class SqliteFile:
         """The file whose lock writers hold."""
         return self.path.with_name(self.path.name + ".lock")
 
+    def find_read_only(self) -> Path | None:
+        """The first of its files that this user may not write, as where somebody else has run a pipeline."""
+        beside = [self.path.with_name(self.path.name + end) for end in ("", "-wal", "-shm")]
+        return next((p for p in (*beside, self.lock) if p.exists() and not os.access(p, os.W_OK)), None)
+
     def __str__(self) -> str:
         return str(self.path)
 
@@ -62,6 +71,30 @@ class DatabaseServer:
 
 
 Location: TypeAlias = SqliteFile | DatabaseServer
+
+
+def describe_read_only(path: Path) -> str:
+    """Why this user may not write a file or a folder, and what to type."""
+    user, quoted = _name_user(os.geteuid()), shlex.quote(str(path))
+    if not path.exists():
+        return f"Create it for {user}:  sudo install -d -o {user} {quoted}"
+    found = path.stat()
+    if found.st_uid != os.geteuid():
+        folder = quoted if path.is_dir() else shlex.quote(str(path.parent))
+        return (
+            f"{path} belongs to {_name_user(found.st_uid)}, and you are {user}. Run as that user, or hand all of it "
+            f"over:  sudo chown -R {user} {folder}"
+        )
+    if found.st_mode & stat.S_IWUSR and (not path.is_dir() or found.st_mode & stat.S_IXUSR):
+        return f"{path} is on a file system that can only be read:  findmnt -T {quoted}"
+    return f"{path} is write-protected. Make it writable:  chmod u+rwX {quoted}"
+
+
+def _name_user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container may have no name for it
+        return str(uid)
 
 
 def parse_location(url: str) -> Location:

@@ -117,10 +117,12 @@ def _settings(settings: Settings) -> HealthCheck:
 
 
 def _root(root: Path) -> Iterator[HealthCheck]:
+    from spanwise.orchestrator.mlmd.location import describe_read_only
+
     there = next(p for p in (root, *root.parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        found = f"{root} is not writable; change that, or use another root: --root DIR"
-        yield HealthCheck("root", "fail", found, f"chmod u+rwx {shlex.quote(str(there))}")
+        how = describe_read_only(root) if there.is_dir() else f"{there} is not a folder."
+        yield HealthCheck("root", "fail", f"{root} is not writable", f"{how}\nOr use another root: --root DIR")
         return
     yield HealthCheck("root", "ok", str(root) if there == root else f"{root} (created by the first run)")
     free = shutil.disk_usage(there).free
@@ -153,7 +155,7 @@ def _metadata(
     settings: Settings, *, migrate: bool, deep: bool, elsewhere: Sequence[str], progress: Callable[[Checked], None]
 ) -> Iterator[HealthCheck]:
     from spanwise.orchestrator.mlmd import open_store
-    from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, parse_location
+    from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, describe_read_only, parse_location
 
     try:
         where = parse_location(settings.metadata)
@@ -172,6 +174,8 @@ def _metadata(
         yield HealthCheck("metadata", "fail", "could not open", str(error))
         return
     try:
+        if isinstance(where, SqliteFile) and (file := where.find_read_only()) is not None:
+            yield HealthCheck("metadata", "fail", f"{where} can only be read", describe_read_only(file))
         yield HealthCheck("metadata", "ok", f"{where} opens with ml-metadata {metadata.version('ml-metadata')}")
         if isinstance(where, DatabaseServer) and where.kind == "postgresql" and find_spec("psycopg2") is None:
             how = "through ml-metadata; psycopg2, which reads PostgreSQL several times faster, is not installed"

@@ -40,15 +40,17 @@ def open_for_writing(settings: Settings, *, again: bool = False) -> Iterator[Sto
         StoreError: the database could not be opened; see `open_store`.
     """
     from spanwise.orchestrator.mlmd import open_store
+    from spanwise.orchestrator.mlmd.location import describe_read_only
 
     try:
         settings.root.mkdir(parents=True, exist_ok=True)
         if not os.access(settings.root, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as error:
+        whose = f"\n{describe_read_only(settings.root)}" if isinstance(error, PermissionError) else ""
         raise StoreUnavailable(
             f"The root {settings.root} is not writable: {error.strerror}. Use another root: --root DIR, or "
-            f"`root` in spanwise.toml."
+            f"`root` in spanwise.toml.{whose}"
         ) from error
     with contextlib.closing(open_store(settings.metadata, root=settings.root, archive=archive_of(settings))) as store:
         claim_root(store, settings, again=again)

@@ -1,0 +1,67 @@
+"""Locations of the metadata: who may write a file, and what to type where somebody else owns it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import pytest
+from ml_metadata import errors
+
+from spanwise.orchestrator.errors import StoreUnavailable
+from spanwise.orchestrator.mlmd import location
+from spanwise.orchestrator.mlmd.failures import translate_error
+from spanwise.orchestrator.mlmd.location import SqliteFile, describe_read_only
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
+
+@pytest.fixture
+def database(tmp_path):
+    """A file of this user in a folder whose name needs quotes."""
+    file = tmp_path / "the root" / "metadata.db"
+    file.parent.mkdir()
+    file.touch()
+    return file
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_what_belongs_to_another_user_is_handed_over_as_a_whole(database, is_folder, monkeypatch):
+    """A root has files of several processes: all of them or none."""
+    monkeypatch.setattr(location.os, "geteuid", lambda: 54321)
+    path = database.parent if is_folder else database
+
+    assert describe_read_only(path) == (
+        f"{path} belongs to {ME}, and you are 54321. Run as that user, or hand all of it over:  "
+        f"sudo chown -R 54321 '{database.parent}'"
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_made_for_the_user(database):
+    """Not the folder above it, which may be everybody's."""
+    missing = database.parent / "new"
+
+    assert describe_read_only(missing) == f"Create it for {ME}:  sudo install -d -o {ME} '{missing}'"
+
+
+@pytest.mark.parametrize(("mode", "what"), [(0o444, "chmod u+rwX"), (0o644, "findmnt -T")])
+def test_what_is_ones_own_is_protected_or_on_a_disk_that_is(database, mode, what):
+    """Who may write by the mode and cannot has a file system without writing."""
+    database.chmod(mode)
+
+    assert describe_read_only(database).endswith(f":  {what} '{database}'")
+
+
+@pytest.mark.parametrize("name", ["metadata.db", "metadata.db-wal", "metadata.db-shm", "metadata.db.lock"])
+def test_a_refused_write_names_the_file_that_is_read_only(database, name, monkeypatch):
+    """Not the request of ml-metadata, which says nothing to a user."""
+    file = database.with_name(name)
+    file.touch()
+    monkeypatch.setattr(location.os, "access", lambda path, mode: not (path == file and mode == os.W_OK))
+    monkeypatch.setattr(location.os, "geteuid", lambda: 54321)
+    refused = errors.InternalError('Cannot create node for type_id: 10 name: "lease:rides#4"')
+
+    error = translate_error(refused, SqliteFile(database))
+
+    assert isinstance(error, StoreUnavailable)
+    assert str(error).startswith(f"The metadata {database} cannot be written. {file} belongs to {ME}")
