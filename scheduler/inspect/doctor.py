@@ -88,7 +88,8 @@ def run_checks(
 def format_check(check: HealthCheck) -> str:
     """A check as a line, with the command that fixes it below."""
     line = f"{check.level:<4}  {check.name}: {check.found}"
-    return f"{line}\n      -> {check.fix}" if check.fix else line
+    below = check.fix.replace("\n", "\n         ")
+    return f"{line}\n      -> {below}" if below else line
 
 
 def check_document(check: HealthCheck) -> Document:
@@ -186,17 +187,23 @@ def _metadata(
             yield (belongs := _identity(store, settings))
             if belongs.level == "fail":
                 return  # nothing in this root is known to this store: all of it would look as if nobody needed it
-        for pipeline in store.pipelines():
-            yield _lease(store, pipeline)
-            yield from _open_runs(store, pipeline)
-            yield from _scratch(store, settings.root, pipeline)
-            yield from _serving(store, pipeline)
-            yield from _artifacts(store, pipeline, deep=deep, elsewhere=elsewhere, progress=progress)
-        yield _leftovers(store, settings.root)
+        yield from _pipelines(store, settings.root, deep=deep, elsewhere=elsewhere, progress=progress)
     except SpanwiseError as error:
         yield HealthCheck("metadata", "fail", "unavailable", str(error))
     finally:
         store.close()
+
+
+def _pipelines(
+    store: Store, root: Path, *, deep: bool, elsewhere: Sequence[str], progress: Callable[[Checked], None]
+) -> Iterator[HealthCheck]:
+    for pipeline in store.pipelines():
+        yield _lease(store, pipeline)
+        yield from _open_runs(store, pipeline)
+        yield from _scratch(store, root, pipeline)
+        yield from _serving(store, pipeline)
+        yield from _artifacts(store, pipeline, deep=deep, elsewhere=elsewhere, progress=progress)
+    yield _leftovers(store, root)
 
 
 def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:

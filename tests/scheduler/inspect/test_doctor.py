@@ -106,6 +106,21 @@ def test_a_folder_in_the_place_of_the_database_fails(tmp_path: Path) -> None:
     assert found(tmp_path)["metadata"].level == "fail"
 
 
+def test_artifacts_are_not_looked_for_in_the_root_of_another_store(tmp_path: Path) -> None:
+    """Each would be missing there, and the command that recreates it would be refused."""
+    with root.open_for_writing(settings(tmp_path)) as store:
+        run = begun(store)  # type: ignore[arg-type]
+        published(store, run, "ExampleGen", outputs={"examples": examples(1)})  # type: ignore[arg-type]
+        ended(store, run)  # type: ignore[arg-type]
+    before = found(tmp_path)
+    (tmp_path / "root" / root.NOTE).write_text("another\n")
+
+    after = found(tmp_path)
+
+    assert any(name.startswith("artifact ") for name in before)
+    assert not any(name.startswith("artifact") for name in after)
+
+
 def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
     """An open run without a controller, and outputs that were never published; what was published is left alone."""
     with root.open_for_writing(settings(tmp_path)) as store:
