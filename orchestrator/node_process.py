@@ -28,7 +28,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.replica import NO_GANG, ReplicaPlace
 from spanwise.orchestrator.resources import limit_threads
 from spanwise.orchestrator.signature import Attempt, Outputs, Signature, read_signature
-from spanwise.orchestrator.user_code import without_our_frames
+from spanwise.orchestrator.user_code import without_our_frames, without_our_frames_around
 
 ASKING_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -268,14 +268,19 @@ def _failure(error: BaseException) -> JobFailure:
 
 def _user_lines(error: BaseException) -> str:
     """The traceback without our own frames around the user's code."""
-    return "".join(traceback.format_list(without_our_frames(traceback.extract_tb(error.__traceback__)))).rstrip()
+    return "".join(traceback.format_list(_their_frames(error, traceback.extract_tb(error.__traceback__)))).rstrip()
+
+
+def _their_frames(error: BaseException, frames: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """The frames from the user's code on; of an error of ours, which says what is wrong, those of the user alone."""
+    return without_our_frames_around(frames) if isinstance(error, SpanwiseError) else without_our_frames(frames)
 
 
 def _print_error(error: BaseException) -> None:
     """Prints to the log of the node: the message of an expected error, else a traceback from the user's code on."""
     try:
         report = traceback.TracebackException.from_exception(error)
-        theirs = without_our_frames(report.stack)
+        theirs = _their_frames(error, report.stack)
         if isinstance(error, RunError) or (isinstance(error, SpanwiseError) and not theirs):
             sys.stderr.write(f"{error}\n")
             return

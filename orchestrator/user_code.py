@@ -90,6 +90,12 @@ def without_our_frames(frames: Iterable[traceback.FrameSummary]) -> list[traceba
     return list(itertools.dropwhile(lambda frame: owner_of_file(frame.filename) is Owner.SPANWISE, frames))
 
 
+def without_our_frames_around(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The frames from the first to the last one that are not of spanwise, where its own error says the rest."""
+    theirs = without_our_frames(frames)
+    return without_our_frames(reversed(theirs))[::-1]
+
+
 def place_of(file: str) -> str | None:
     """Where a file lies in the package spanwise, with `/` between the folders; None if it is elsewhere."""
     for root, prefix in _ROOTS:

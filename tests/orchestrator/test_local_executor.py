@@ -304,6 +304,15 @@ def test_a_failure_shows_the_users_lines_only(bench):
     assert f"orchestrator{os.sep}node_process.py" not in ended.failure.trace
 
 
+def test_an_error_of_ours_ends_at_the_users_line(bench):
+    """Its message says what is wrong with the call; the lines below the call are ours."""
+    ended = done(bench, "sets_a_text")
+
+    assert ended.failure.trace.splitlines()[-2].strip().startswith("tally.rows = ")
+    for shown in (ended.failure.trace, (bench.root / "log").read_text()):
+        assert f"orchestrator{os.sep}artifact.py" not in shown
+
+
 @pytest.mark.parametrize(
     ("how", "first", "last"),
     [

@@ -101,6 +101,8 @@ def test_frames_of_our_components_are_left_out_and_those_of_a_pipeline_are_not()
     frames = [traceback.FrameSummary(str(home / name), 1, "run", line="x") for name in names]
 
     assert user_code.without_our_frames(frames) == frames[2:]
+    assert user_code.without_our_frames_around(frames) == frames[2:3]
+    assert user_code.without_our_frames_around(frames[:2]) == []
 
 
 def test_a_users_frames_are_those_in_the_users_files():
