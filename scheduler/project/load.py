@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import shlex
 import sys
 import traceback
 import types
@@ -51,6 +52,12 @@ A schedule defines when the pipeline of its file runs, and for which span:
     from spanwise import Schedule, days_before
 
     daily = Schedule(cron="0 3 * * *", zone="America/New_York", span=days_before(1))"""
+
+
+_LIBRARIES = frozenset(
+    {"apache_beam", "apprise", "croniter", "fsspec", "google", "grpc", "ml_metadata", "numpy", "pandas", "polars"}
+    | {"pyarrow", "pydantic", "rich", "typer"}
+)  # what runs import; pyarrow asks for pandas, where it is not installed too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +248,8 @@ def _import_file(path: Path) -> types.ModuleType:
         raise LoadError(f"There is no file {path}.{meant}")
     if path.suffix != ".py":
         raise LoadError(f"{path} is not a Python file; a pipeline file ends in .py.")
+    if path.stem in _LIBRARIES:
+        raise LoadError(f"{path} is named like the library {path.stem}, and would be imported in its place. Rename it.")
     file = path.resolve()
     name, folder = _module_name(file)
     known = sys.modules.get(name)
@@ -308,6 +317,7 @@ class _user_code:  # noqa: N801  a context manager
 
     def __init__(self, problem: str, path: Path, where: str = "") -> None:
         self._message = f"{problem} {path}{where}:"
+        self._path = path
 
     def __enter__(self) -> None:
         return
@@ -319,7 +329,21 @@ class _user_code:  # noqa: N801  a context manager
         if isinstance(error, SpanwiseError):
             raise type(error)(f"{error}\n{lines}".rstrip()) from error
         what = "".join(traceback.format_exception_only(error)).rstrip()
-        raise LoadError("\n".join(filter(None, [self._message, lines, what]))) from error
+        hint = _hint_at_import(error, self._path) if isinstance(error, ImportError) else ""
+        raise LoadError("\n".join(filter(None, [self._message, lines, what, hint]))) from error
+
+
+def _hint_at_import(error: ImportError, path: Path) -> str:
+    """What helps where a file beside the pipeline's, or a library, was not found."""
+    if "no known parent package" in str(error):
+        return "Import a file beside this one without the dot:  from helper import name"
+    missing = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not missing or _findable(missing):
+        return ""
+    near = difflib.get_close_matches(missing, [f.stem for f in path.parent.glob("*.py")], 1)
+    if near:
+        return f"Did you mean {near[0]}?"
+    return f"If it is a library, install its package:  {shlex.join([sys.executable, '-m', 'pip', 'install'])} PACKAGE"
 
 
 def _find_named(module: types.ModuleType, path: Path, name: str) -> tuple[str, PipelineFunction | Pipeline]:

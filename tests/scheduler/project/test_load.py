@@ -174,6 +174,34 @@ def test_a_file_that_does_not_import_is_shown_in_its_own_lines(folder: Path, tex
     assert "json/decoder.py" not in message
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("from .helper import work\n", "Import a file beside this one without the dot:  from helper import name"),
+        ("import helpr\n", "Did you mean helper?"),
+        ("import helper.nothing\n", "'helper' is not a package"),
+        (
+            "import nowhere_to_be_found\n",
+            f"If it is a library, install its package:  {sys.executable} -m pip install PACKAGE",
+        ),
+    ],
+)
+def test_an_import_that_fails_says_what_helps(folder: Path, text: str, hint: str) -> None:
+    """A newcomer's helper lies beside the pipeline's file, and a library in another environment."""
+    write(folder, "work = 1\n", "helper.py")
+
+    with pytest.raises(LoadError) as refused:
+        load(write(folder, text))
+
+    assert str(refused.value).splitlines()[-1].endswith(hint)
+
+
+def test_a_file_named_as_a_library_is_refused(folder: Path) -> None:
+    """Every later import of the library would be of this file, and fail far away from it."""
+    with pytest.raises(LoadError, match=r"pandas.py is named like the library pandas, and .* Rename it."):
+        load(write(folder, ONE, "pandas.py"))
+
+
 def test_a_wiring_mistake_names_the_line(folder: Path) -> None:
     """The pipeline's own error is kept, with the user's line below it."""
     text = HEAD + "class A(Component):\n    def run(self, r: Output[Report]) -> None: ...\n"
