@@ -81,7 +81,9 @@ class Calendar(Enum):
             if span is not None:
                 return span
             raise UsageError(f"{text!r} is not a span: {self._reason(parts)}. {self.hint}")
-        raise UsageError(f"{text!r} is not a span. {self.hint}")
+        if ".." in text:
+            raise UsageError(f"{text!r} is a range of spans; one span is wanted here. {self.hint}")
+        raise UsageError(f"{text!r} is not a span. {self._meant(text)}{self.hint}")
 
     def parse_range(self, text: str) -> tuple[int, int]:
         """The first and last span of `A..B`, both included; `A` alone is the range from A to A."""
@@ -182,8 +184,23 @@ class Calendar(Enum):
             return span
         raise UsageError(
             f"{text!r} is not a span: {span:,} {self.value}s from {self.label(0)} is outside the years 1 to 9999. "
-            f"{self.hint}"
+            f"{self._meant(text)}{self.hint}"
         )
+
+    def _meant(self, text: str) -> str:
+        """The label that has the digits of a text, where these are separated in another way: `2013/1/5`, `20130105`."""
+        if self is Calendar.NUMBER:
+            return ""
+        label, widths = _LABELS[self.value], [DIGITS[name] for name in self.date_parts]
+        groups = re.findall("[0-9]+", text)
+        if groups and len(groups[0]) == len(text) == sum(widths):
+            groups = [text[sum(widths[:n]) : sum(widths[: n + 1])] for n in range(len(widths))]
+        if len(groups) != len(widths) or len(groups[0]) != widths[0] or max(map(len, groups)) > widths[0]:
+            return ""  # the year comes first, in four digits: otherwise 05/01/13 would be guessed
+        if set(re.sub("[0-9/._ -]", "", text).upper()) != set(re.sub("[{][A-Z]+[}]|-", "", label)):
+            return ""
+        span = self.read_date({name: int(digits) for name, digits in zip(self.date_parts, groups, strict=True)})
+        return "" if span is None else f"Did you mean {self.label(span)}? "
 
     def _reason(self, parts: Mapping[str, int]) -> str:
         """Why there is no such date."""

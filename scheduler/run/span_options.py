@@ -37,6 +37,11 @@ def parse_spans(texts: Sequence[str], pipeline: Pipeline, selection: Selection |
     running = {source.node: source for source in sources if source.node in nodes}
     named = dict(_split(text) for text in texts if "=" in text)
     plain = [text for text in texts if "=" not in text]
+    if ranges := [text for text in texts if ".." in text]:
+        raise UsageError(
+            f"--span {ranges[0]} is a range, and a run ingests one span. For each span of a range:  "
+            f"spanwise backfill FILE --span {plain[0] if plain else 'A..B'}"
+        )
     if len(plain) > 1 or len(plain) + len(named) != len(texts) or (plain and named):
         raise UsageError(f"--span {' --span '.join(texts)}: name each node once. {_example(sources)}")
     if plain:

@@ -166,6 +166,49 @@ class TestCalendar:
         with pytest.raises(UsageError, match=f"for example {re.escape(example)}"):
             calendar.parse(text)
 
+    @pytest.mark.parametrize(
+        ("calendar", "text", "meant"),
+        [
+            (Calendar.DAY, "20130105", "2013-01-05"),
+            (Calendar.DAY, "2013-1-5", "2013-01-05"),
+            (Calendar.DAY, "2013/01/05", "2013-01-05"),
+            (Calendar.DAY, "2013.01.05", "2013-01-05"),
+            (Calendar.HOUR, "2013-01-05t7", "2013-01-05T07"),
+            (Calendar.WEEK, "2026-w9", "2026-W09"),
+            (Calendar.MONTH, "2026/1", "2026-01"),
+            (Calendar.QUARTER, "2026q1", "2026-Q1"),
+        ],
+    )
+    def test_the_digits_of_a_date_are_recognized(self, calendar, text, meant):
+        """Whoever writes dates in another way is shown this one."""
+        with pytest.raises(UsageError, match=re.escape(f"Did you mean {meant}? A span is")):
+            calendar.parse(text)
+
+    @pytest.mark.parametrize(
+        ("calendar", "text"),
+        [
+            (Calendar.DAY, "05.01.2013"),  # or the first of May
+            (Calendar.DAY, "05/01/13"),
+            (Calendar.DAY, "2013-01-" + "9" * 5000),
+            (Calendar.DAY, "2013-W01-1"),
+            (Calendar.DAY, "20130230"),
+            (Calendar.DAY, "2013-01-05T07"),
+            (Calendar.WEEK, "2026-11"),
+            (Calendar.NUMBER, "2013-01-05"),
+        ],
+    )
+    def test_no_date_is_guessed(self, calendar, text):
+        """Where another day could be meant, or there is none."""
+        with pytest.raises(UsageError) as refused:
+            calendar.parse(text)
+
+        assert "Did you mean" not in str(refused.value)
+
+    def test_a_range_is_not_one_span(self):
+        """Which a backfill takes, and a run does not."""
+        with pytest.raises(UsageError, match="is a range of spans; one span is wanted here"):
+            Calendar.DAY.parse("2013-01-05..2013-01-07")
+
     def test_a_span_without_a_date_is_shown_as_its_number(self):
         """A message about an impossible span can still be written."""
         assert Calendar.DAY.label(10**12) == "1000000000000"

@@ -137,6 +137,7 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
         (FLOW, ("run", "given.py", "--param", "sleep_s=long"), "sleep_s takes float"),
         (FLOW, ("run", "given.py", "--param", "slep_s=1"), "Did you mean 'sleep_s'?"),
         (FLOW, ("run", "given.py", "--span", "2013-01-05"), "is not a span. A span is a whole number here"),
+        (FLOW, ("run", "given.py", "--span", "5..7"), "a range, and a run ingests one span"),
         (FLOW, ("run", "given.py", "--as-of", "noon"), "is not a time"),
         (FLOW, ("run", "given.py", "--jobs", "0"), "--jobs"),
         (FLOW, ("run", "given.py", "--base-run", "latest"), "has no run yet"),
