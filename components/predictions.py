@@ -133,6 +133,8 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
 def _vector(what: str, values: object, rows: int) -> Floats:
     if isinstance(values, pa.ChunkedArray | pa.Array):
         values = _to_numpy(what, values)
+    if values is None:
+        raise ParameterError(f"{what} returned None for {rows} rows; expected one number for each row.")
     array = _as_array(values)
     if array.shape == (rows, 1):
         array = array[:, 0]

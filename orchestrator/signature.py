@@ -295,6 +295,35 @@ def _refuse(what: str, annotation: object, value: object, error: Exception) -> N
     ) from error
 
 
+def check_call(what: str, function: object, *arguments: str) -> None:
+    """Refuses a function that cannot be called with these positional arguments; `what` is where it was given.
+
+    A wrapper counts as it is, for it may pass on others than it takes.
+
+    Raises:
+        ParameterError: shows how it is called.
+    """
+    if not callable(function):
+        return
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (ValueError, TypeError):  # of a function without Python code
+        return
+    name = getattr(function, "__name__", type(function).__name__)
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ParameterError(
+            f"{what} is called as {name}({', '.join(arguments)}), but {name} has the signature "
+            f"{name}{signature}: {error}."
+        ) from error
+
+
+_MODULES = re.compile(r"""('[^']*'|"[^"]*")|\b(?:\w+\.)+(?=\w)""")
+
+
 def format_annotation(annotation: object) -> str:
-    """Formats an annotation as its author wrote it."""
-    return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    """Formats an annotation as its author wrote it: names without their modules."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    return _MODULES.sub(lambda found: found[1] or "", str(annotation))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from spanwise.orchestrator import (
     Artifact,
@@ -332,6 +333,8 @@ def parse_parameter(calendar: Calendar, value: int | str | None) -> int | None:
     return calendar.parse(value) if isinstance(value, str) else value
 
 
-def _refuse_below(node: str, name: str, value: int, least: int) -> None:
+def _refuse_below(node: str, name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ParameterError(f"{node}.{name} takes int, not {type(value).__name__} {value!r}.")
     if value < least:
         raise ParameterError(f"{node}.{name} is {value}; it must be at least {least}.")

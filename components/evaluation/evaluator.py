@@ -18,7 +18,7 @@ from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, ch
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, UnreadableInput
-from spanwise.orchestrator.signature import Attempt, Input, Output
+from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
 
 if TYPE_CHECKING:
     from spanwise.components.evaluation.bootstrap import ResampleMethod
@@ -79,6 +79,7 @@ class Evaluator(Component):
         return ["baseline"] if self.parameters["on_baseline_error"] == "ignore" else []
 
     def check(self) -> None:
+        check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
         for which in ("thresholds", "slice_thresholds"):
             thresholds = self.parameters[which]
             for metric, threshold in thresholds.items() if isinstance(thresholds, Mapping) else ():

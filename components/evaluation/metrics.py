@@ -85,7 +85,7 @@ def find_mismatch(names: Iterable[str], labels: Floats, scores: Floats) -> str |
     binary = sorted(name for name, metric in kinds.items() if metric.of == "binary")
     if binary and (odd := labels[(labels != 0) & (labels != 1)]).size:
         return (
-            f"{', '.join(binary)} need labels 0 and 1; found the label {odd[0]:g}; "
+            f"{', '.join(binary)} need{'s' if len(binary) == 1 else ''} labels 0 and 1; found the label {odd[0]:g}; "
             "map the labels to 0 and 1 with label=<function>, name classes=(…), or use mae, rmse, r2"
         )
     if "log_loss" in kinds and (odd := scores[(scores < 0) | (scores > 1)]).size:

@@ -20,7 +20,7 @@ from spanwise.orchestrator.beam_settings import (
 )
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
-from spanwise.orchestrator.signature import Attempt, Input, Output
+from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +57,7 @@ class BulkInferrer(Component):
     libraries: ClassVar = ("numpy", "pyarrow")
 
     def check(self) -> None:
+        check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
         check_given(self.name, self.parameters)
         columns = self.parameters["columns"]
         if isinstance(columns, Sequence) and self.parameters["output"] in columns:

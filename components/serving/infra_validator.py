@@ -19,7 +19,7 @@ from spanwise.orchestrator import user_code
 from spanwise.orchestrator.artifact import Examples, InfraBlessing, Model
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
-from spanwise.orchestrator.signature import Attempt, Input, Output
+from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +57,7 @@ class InfraValidator(Component):
     )
 
     def check(self) -> None:
+        check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
         _check_importable(self.name, self.parameters["predict_fn"])
         for name in ("rows", "wait_s"):
             value = self.parameters[name]

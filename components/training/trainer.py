@@ -16,7 +16,7 @@ from spanwise.orchestrator.component import Channel, Component, Resolver
 from spanwise.orchestrator.errors import NodeFailed, PipelineError, UnreadableInput
 from spanwise.orchestrator.replica import Gang
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.signature import Attempt, Input, Output
+from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
 
 log = logging.getLogger("spanwise.training")
 
@@ -60,6 +60,7 @@ class Trainer(Component):
     )
 
     def check(self) -> None:
+        check_call(f"{self.name}.run_fn", self.parameters["run_fn"], "task")
         if not self.inputs["graph"]:
             _refuse_without_graph(self.name, self.inputs["examples"])
         elastic = isinstance(self.parameters["run_fn"], ElasticJob)

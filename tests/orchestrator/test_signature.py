@@ -1,8 +1,10 @@
 """Signatures: `run` declares inputs, outputs and parameters, and mistakes in it are found when a node is created."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -22,6 +24,7 @@ from spanwise.orchestrator.signature import (
     InputSpec,
     OutputSpec,
     ParameterSpec,
+    check_call,
     check_value,
     format_annotation,
     parse_value,
@@ -168,3 +171,45 @@ def test_annotations_are_shown_as_written():
     """A type by its name, anything else as Python writes it."""
     assert format_annotation(int) == "int"
     assert format_annotation(int | None) == "int | None"
+    assert format_annotation(Mapping[str, Report | None]) == "Mapping[str, Report | None]"
+    assert format_annotation(Literal["a.b", 'c."d']) == """Literal['a.b', 'c."d']"""
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def call(*arguments):
+        return function(*arguments, "more")
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda task: None,
+        lambda *tasks: None,
+        lambda task, seed=1: None,
+        functools.partial(lambda seed, task: None, 1),
+        wrapped(lambda task, more: None),
+        int,
+        min,
+        "no function",
+    ],
+)
+def test_a_function_that_takes_the_arguments_is_accepted(function):
+    """However it takes them; one that has no signature may."""
+    check_call("Trainer.run_fn", function, "task")
+
+
+def test_a_function_that_does_not_take_the_arguments_is_refused_with_the_call():
+    """When the pipeline is built, and not after its data were ingested."""
+
+    def learn(examples, model): ...
+
+    with pytest.raises(ParameterError) as refused:
+        check_call("Trainer.run_fn", learn, "task")
+
+    assert str(refused.value) == (
+        "Trainer.run_fn is called as learn(task), but learn has the signature learn(examples, model): "
+        "missing a required argument: 'model'."
+    )

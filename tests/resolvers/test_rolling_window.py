@@ -143,6 +143,16 @@ def test_senseless_numbers_are_refused(published, wrong):
         RollingWindow(published.examples, **wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"size": "3"}, {"size": 3.0}, {"size": 1, "missing": True}, {"size": 1, "skip": None}]
+)
+def test_what_is_no_whole_number_is_refused(published, wrong):
+    """By the name of the parameter, when the pipeline is built."""
+    (name, value) = list(wrong.items())[-1]
+    with pytest.raises(ParameterError, match=rf"RollingWindow.{name} takes int, not {type(value).__name__}"):
+        RollingWindow(published.examples, **wrong)
+
+
 class TestExclude:
     @pytest.fixture(autouse=True)
     def spans_1_to_9(self, published):

@@ -285,6 +285,7 @@ def test_a_comparison_without_a_baseline_connected_is_refused_when_the_pipeline_
         ({"slices": ("carrier",)}, "no column 'carrier'"),
         ({"label": "origin"}, "expected numbers"),
         ({"predict_fn": lambda _, table: np.zeros((len(table), 2))}, "predict_fn returned an array of shape (6, 2)"),
+        ({"predict_fn": lambda _model, _table: None}, "predict_fn returned None for 6 rows"),
         ({"predict_fn": lambda _, table: np.full(len(table), 3.0)}, "log_loss needs probabilities"),
         ({"split": "test"}, "no split 'test'"),
         ({"predict_fn": lambda _, table: np.zeros(len(table) - 1)}, "shape (5,) for 6 rows"),
