@@ -168,8 +168,10 @@ def read_settings(root: str | None, config: Path | None) -> Settings:
 def open_client(root: str | None, config: Path | None) -> Iterator[Client]:
     """What notebooks and the web page use too; commands print what it returns."""
     from spanwise.scheduler.client import Client
+    from spanwise.scheduler.project.root import naming_root
 
-    with Client(read_settings(root, config), config=config) as client:
+    settings = read_settings(root, config)
+    with Client(settings, config=config) as client, naming_root(settings, lambda: client.session.store):
         yield client
 
 

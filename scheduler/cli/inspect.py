@@ -32,13 +32,16 @@ def runs(
     Example: spanwise runs flights --limit 5
     """
     from spanwise.scheduler.inspect import records
+    from spanwise.scheduler.project.root import describe_root
 
     with open_client(root, config) as client:
         found = [record.run for record in client.runs(limit, pipeline=pipeline)]
     if json:
         print_document([records.run_document(run) for run in found])
+    elif found:
+        typer.echo(records.format_runs(found, now=now()))
     else:
-        typer.echo(records.format_runs(found, now=now()) if found else "Nothing has run here yet.")
+        typer.echo(f"Nothing has run here yet.\n{describe_root(client.settings)}")
 
 
 @app.command()
@@ -113,6 +116,7 @@ def artifacts(
     Example: spanwise artifacts flights --type Examples --span 2013-01-08
     """
     from spanwise.scheduler.inspect import find, records, verdicts
+    from spanwise.scheduler.project.root import describe_root
 
     with open_client(root, config) as client:
         found = client.artifacts(pipeline, kind=type, span=span, limit=limit)
@@ -123,5 +127,7 @@ def artifacts(
             calendars = {record.pipeline: record.calendar for record in found}
             judged = verdicts.describe_verdicts(client.session.store, listed)
             typer.echo(records.format_artifacts(listed, calendars, verdicts=judged))
-        else:
+        elif client.session.store.pipelines():
             typer.echo(find.no_artifacts_message(client.session.store, pipeline, type))
+        else:
+            typer.echo(f"Nothing has run here yet.\n{describe_root(client.settings)}")

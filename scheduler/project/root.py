@@ -11,11 +11,11 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spanwise.orchestrator.errors import SettingsError, StoreError, StoreUnavailable
+from spanwise.orchestrator.errors import NotRecorded, SettingsError, StoreError, StoreUnavailable
 from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore, Store
 from spanwise.scheduler.project.settings import Settings
@@ -90,7 +90,9 @@ def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterato
 
     where, url = parse_location(settings.metadata), settings.metadata
     if isinstance(where, SqliteFile) and not where.path.exists():
-        yield MemoryStore()
+        empty = MemoryStore()
+        with naming_root(settings, lambda: empty):
+            yield empty
         return
     with contextlib.ExitStack() as stack:
         if isinstance(where, SqliteFile) and not os.access(where.path.parent, os.W_OK):
@@ -104,6 +106,24 @@ def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterato
         if recorded is not None and recorded != known:
             raise _wrong_store_error(settings)
         yield store
+
+
+@contextlib.contextmanager
+def naming_root(settings: Settings, read: Callable[[], Store]) -> Iterator[None]:
+    """Adds to an error about what is not recorded, where nothing is, which root was read: it may be the wrong one."""
+    try:
+        yield
+    except NotRecorded as error:
+        where = describe_root(settings)
+        if where in str(error) or read().pipelines():
+            raise
+        raise NotRecorded(f"{error}\n{where}") from error
+
+
+def describe_root(settings: Settings) -> str:
+    """Which root is read, and how to read another."""
+    root = settings.url or settings.root.absolute()
+    return f"The root is {root}. For another one, go to the folder of its project, or name it:  --root DIR"
 
 
 def archive_of(settings: Settings) -> BucketArchive | None:

@@ -129,6 +129,17 @@ def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tupl
 
 
 @pytest.mark.parametrize(
+    "words", [("runs",), ("artifacts",), ("show", "flow"), ("resume", "flow/3"), ("tainted", "--span", "3")]
+)
+def test_where_nothing_has_run_the_root_is_named(folder: Path, spanwise: Command, words: tuple[str, ...]) -> None:
+    """Whoever stands in another folder than the project's sees it, and what to do."""
+    _, out, err = spanwise(*words)
+
+    assert "Nothing has run here yet." in out + err
+    assert f"The root is {folder / '.spanwise'}. For another one, go to the folder of its project" in out + err
+
+
+@pytest.mark.parametrize(
     ("text", "words", "says"),
     [
         (FLOW, ("run", "nowhere.py"), "There is no file nowhere.py"),
