@@ -124,8 +124,8 @@ def _file_error(text: str, detail: str, where: SqliteFile) -> StoreError:
         )
     if "disk is full" in text:
         return StoreUnavailable(f"The disk of the metadata {where} is full. Free some space: df -h {folder}")
-    if (file := where.find_read_only()) is not None:
-        return StoreUnavailable(f"The metadata {where} cannot be written. {describe_read_only(file)}")
+    if (read_only := where.find_read_only()) is not None:
+        return StoreUnavailable(f"The metadata {where} cannot be written. {describe_read_only(read_only)}")
     return StoreUnavailable(
         f"The metadata store {where} is unavailable: {detail}. "
         f"Check its file, its folder and their disk: ls -ld {file} {folder}; df -h {folder}"
