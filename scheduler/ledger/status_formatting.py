@@ -73,7 +73,7 @@ def format_missed(missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]],
         if not records:
             continue
         calendar = Calendar.from_name(schedule.calendar)
-        rows = [(r.tick.name, _spans(r, calendar), _outcome(r), _cut(_why_missed(r))) for r in records]
+        rows = [(r.tick.name, format_tick_spans(r, calendar), _outcome(r), _cut(_why_missed(r))) for r in records]
         left = [record for record in records if record.closed is None]
         lines = [f"{schedule.key}: {count_missed(len(left))}"]
         lines.append(format_table(("TICK", "SPAN", "OUTCOME", "WHY"), rows))
@@ -84,7 +84,8 @@ def format_missed(missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]],
     return "\n\n".join(parts) or "No ticks need backfilling."
 
 
-def _spans(record: TickRecord, calendar: Calendar) -> str:
+def format_tick_spans(record: TickRecord, calendar: Calendar) -> str:
+    """The span of a tick; several where it stands for several ticks."""
     last = format_span(record.tick.span, calendar)
     several = bool(record.spans) and record.spans[0] != record.tick.span
     return f"{format_span(record.spans[0], calendar)}..{last}" if several else last

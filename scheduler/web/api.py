@@ -24,7 +24,7 @@ from spanwise.scheduler.schedule.forecast import forecast_document
 from spanwise.scheduler.web.actions.catalog import ACTIONS
 from spanwise.scheduler.web.actions.jobs import list_requests, number_of_job, read_job
 from spanwise.scheduler.web.queries.data import read_service, snapshot_documents
-from spanwise.scheduler.web.queries.health import judge_health, read_schedules
+from spanwise.scheduler.web.queries.health import find_pipeline, judge_health, list_latest_runs, read_schedules
 from spanwise.scheduler.web.queries.logs import find_log
 from spanwise.scheduler.web.queries.model_metrics import read_trained
 from spanwise.scheduler.web.queries.runs import number_of_run
@@ -55,9 +55,13 @@ class Endpoint:
 
 def _pipelines(site: WebSite, _ask: Ask) -> Answer:
     return [
-        {"pipeline": name, "health": health.word, "why": health.why, "latest": records.run_document(runs[0])}
-        for name, runs in site.store.latest_runs(10).items()
-        if runs
+        {
+            "pipeline": name,
+            "health": health.word,
+            "why": health.why,
+            "latest": records.run_document(runs[0]) if runs else None,
+        }
+        for name, runs in list_latest_runs(site.store, 10).items()
         for health in [judge_health(site.store, runs, read_schedules(site.store, name))]
     ]
 
@@ -166,7 +170,7 @@ def _schedules(site: WebSite, _ask: Ask) -> Answer:
 
 
 def _schedule(site: WebSite, ask: Ask) -> Answer:
-    found = read_schedules(site.store, find.pipeline(site.store, ask.path["pipeline"]))
+    found = read_schedules(site.store, find_pipeline(site.store, ask.path["pipeline"]))
     missed = [(s.schedule, tick) for s in found for tick in list_missed(site.store, s.schedule.key)]
     return {**_describe_schedules(site, found), "missed": [tick_document(tick, of) for of, tick in missed]}
 

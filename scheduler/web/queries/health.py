@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
+from spanwise.scheduler.inspect import find
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, list_problems, read_status
-from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.schedules import list_keys, list_schedules
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 _LONGER = 1.5  # times the median, from which a run is said to overrun
 _ENOUGH = 3  # complete runs, from which there is a median
@@ -39,6 +41,21 @@ class PipelineHealth:
     remedy: Remedy | None = None
 
 
+def list_latest_runs(store: Store, count: int) -> dict[str, Sequence[Run]]:
+    """The last runs of each pipeline, newest first; none of one that is scheduled and has never begun a run."""
+    scheduled = {pipeline_of(key): () for key in list_schedules(store)}
+    return {**scheduled, **{name: runs for name, runs in store.latest_runs(count).items() if runs}}
+
+
+def find_pipeline(store: Store, name: str) -> str:
+    """A pipeline that has run, or is scheduled.
+
+    Raises:
+        NotRecorded: there is none of that name.
+    """
+    return name if list_keys(store, name) else find.pipeline(store, name)
+
+
 def read_schedules(store: Store, pipeline: str, now: datetime | None = None) -> list[ScheduleStatus]:
     """How the schedules of a pipeline stand; one that cannot be read is left out."""
     return [read_status(store, key, now or datetime.now(UTC)) for key in list_keys(store, pipeline)]
@@ -46,11 +63,11 @@ def read_schedules(store: Store, pipeline: str, now: datetime | None = None) -> 
 
 def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[ScheduleStatus]) -> PipelineHealth:
     """The health of a pipeline from its last runs, newest first, and its schedules."""
-    newest = runs[0]
-    if newest.state is State.RUNNING:
+    newest = runs[0] if runs else None
+    if newest is not None and newest.state is State.RUNNING:
         return _judge_running(store, newest, runs, schedules)
     failed = list(itertools.takewhile(lambda run: run.state is not State.COMPLETE, runs))
-    if failed:
+    if newest is not None and failed:
         times = f"{format_count(len(failed), 'run')} in a row; " if len(failed) > 1 else ""
         return PipelineHealth(
             word="failing", why=times + explain_failure(store, newest), urgent=True, remedy=_find_remedy(newest)
@@ -60,7 +77,8 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
             key = status.schedule.key
             return PipelineHealth(
                 word="paused",
-                why=f"by {status.paused.who}: {status.paused.why}",
+                why="; ".join([f"by {status.paused.who}: {status.paused.why}", *list_problems(status)]),
+                urgent=not status.healthy,
                 remedy=Remedy(
                     command=shlex.join(["spanwise", "schedule", "resume", key]),
                     action="unpause",
@@ -125,4 +143,6 @@ def _judge_running(
     if due is not None or (usual is not None and took > _LONGER * usual and took > usual + 60):
         why = f"run {newest.number} has taken {format_duration(took)}; {format_duration(usual)} is usual"
         return PipelineHealth(word="overrunning", why=why, urgent=True, remedy=stop)
-    return PipelineHealth(word="running", why=f"run {newest.number} since {format_duration(took)}")
+    problems = [problem for status in schedules for problem in list_problems(status)]
+    why = "; ".join([f"run {newest.number} since {format_duration(took)}", *problems])
+    return PipelineHealth(word="running", why=why, urgent=bool(problems))

@@ -14,7 +14,7 @@ from spanwise.scheduler.client import ModelRecord
 from spanwise.scheduler.client.models import find_serving
 from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, read_forecast
 from spanwise.scheduler.web.pictures.charts import draw_sparkline
-from spanwise.scheduler.web.queries.health import PipelineHealth, judge_health, read_schedules
+from spanwise.scheduler.web.queries.health import PipelineHealth, judge_health, list_latest_runs, read_schedules
 from spanwise.scheduler.web.queries.model_metrics import headline, read_trained
 from spanwise.scheduler.web.site import WebSite
 
@@ -60,9 +60,9 @@ class Overview:
 
 def read_overview(site: WebSite, page: int) -> Overview:
     """The pipelines of a page, those that need a person first, then by name."""
-    latest = site.store.latest_runs(STRIP)
+    latest = list_latest_runs(site.store, STRIP)
     keep_s = 2.0 if len(latest) < _MANY else 30.0
-    healths = {name: _health(site, name, runs, keep_s) for name, runs in latest.items() if runs}
+    healths = {name: _health(site, name, runs, keep_s) for name, runs in latest.items()}
     order = sorted(healths, key=lambda name: (not healths[name][0].urgent, name))
     pages = max(1, -(-len(order) // PER_PAGE))
     page = min(max(page, 1), pages)
@@ -86,12 +86,15 @@ def _health(
         except SpanwiseError as error:
             return PipelineHealth(word="unreadable", why=str(error), urgent=True), []
 
-    return site.memo.get(("health", name, runs[0].number, runs[0].state), read, for_s=keep_s)
+    newest = (runs[0].number, runs[0].state) if runs else (0, None)
+    return site.memo.get(("health", name, *newest), read, for_s=keep_s)
 
 
 def _row(
     site: WebSite, name: str, runs: Sequence[Run], health: PipelineHealth, schedules: Sequence[ScheduleStatus]
 ) -> OverviewRow:
+    if not runs:
+        return OverviewRow(name=name, runs=(), health=health, schedules=schedules)
     newest = runs[0]
     serving = site.memo.get(
         ("serving", name, newest.number, newest.state), lambda: find_serving(site.client.session, name), for_s=60.0

@@ -22,6 +22,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     read_forecast,
     recovery_commands,
 )
+from spanwise.scheduler.ledger.status_formatting import format_tick_spans
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.forecast import format_forecast
@@ -49,16 +50,15 @@ class ScheduleView:
     problems: Sequence[str]
     coming: Sequence[Tick]
     past: Sequence[ExplainedTick]  #: newest first
-    missed: Sequence[TickRecord]
+    missed: Sequence[TickRecord]  #: the newest of them
+    missed_spans: str  #: of all, from the first to the last, as a form takes them; empty where none has one
     recover: Sequence[str]
     acknowledge: Sequence[str]
     forecast: Mapping[str, str]
 
-    @property
-    def missed_spans(self) -> str:
-        """The spans of missed ticks from the first to the last, as a form takes them; empty where none has one."""
-        spans = [span for record in self.missed for span in record.spans if record.tick.span is not None]
-        return f"{self.label(min(spans))}..{self.label(max(spans))}" if spans else ""
+    def label_missed(self, record: TickRecord) -> str:
+        """The span of a missed tick; several where it stands for several ticks."""
+        return format_tick_spans(record, self.calendar)
 
     def label(self, span: int | None) -> str:
         return format_span(span, self.calendar)
@@ -73,16 +73,19 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
     now = datetime.now(UTC)
     schedule = status.schedule
     table = schedule.timetable
+    calendar = Calendar.from_name(schedule.calendar)
     missed = list_missed(site.store, schedule.key)
+    spans = [span for record in missed for span in record.spans]
     past = explain_ticks(site.store, table, schedule, now - timedelta(days=DAYS), now)
     key = ("schedule forecast", schedule.key, None if status.newest is None else status.newest.number)
     return ScheduleView(
         status=status,
-        calendar=Calendar.from_name(schedule.calendar),
+        calendar=calendar,
         problems=list_problems(status),
         coming=list_coming(table, now, COMING) if table.cron and not schedule.replaced else [],
         past=past[-_MOST_PAST:][::-1],
         missed=missed[-_MOST_PAST:],
+        missed_spans=f"{calendar.label(min(spans))}..{calendar.label(max(spans))}" if spans else "",
         recover=recovery_commands(missed, schedule) if missed else [],
         acknowledge=acknowledge_commands(missed, schedule) if missed else [],
         forecast=site.memo.get(key, lambda: format_forecast(read_forecast(site.store, schedule.key, now)), for_s=60.0),

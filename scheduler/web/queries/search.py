@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.scheduler.formatting import format_run_span
+from spanwise.scheduler.ledger.schedules import list_schedules
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.web.pages import artifact_url, make_url, run_url
 from spanwise.scheduler.web.queries.spans import read_channels
 from spanwise.scheduler.web.site import WebSite
@@ -47,9 +49,11 @@ def search(site: WebSite, text: str) -> list[Hit]:
 
 
 def _pipelines(site: WebSite, wanted: str) -> Iterator[Hit]:
-    for name in site.store.pipelines():
+    known = site.store.pipelines()
+    scheduled = dict.fromkeys(pipeline_of(key) for key in list_schedules(site.store))
+    for name in [*known, *(name for name in scheduled if name not in known)]:
         if wanted.lower() in name.lower():
-            yield Hit("pipeline", name, make_url("p", name, "runs"))
+            yield Hit("pipeline", name, make_url("p", name, "runs" if name in known else "schedule"))
 
 
 def _runs(site: WebSite, wanted: str) -> Iterator[Hit]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from spanwise.orchestrator.errors import SpanwiseError
-from spanwise.scheduler.inspect import find
 from spanwise.scheduler.web.pages import Page
+from spanwise.scheduler.web.queries.health import find_pipeline
 from spanwise.scheduler.web.queries.schedules import list_schedule_views, read_simulation
 from spanwise.scheduler.web.site import Ask, WebSite
 
 
 def show_schedule(site: WebSite, ask: Ask) -> Page:
     """Ticks past and to come, and the simulator."""
-    pipeline = find.pipeline(site.store, ask.path["pipeline"])
+    pipeline = find_pipeline(site.store, ask.path["pipeline"])
     views = list_schedule_views(site, pipeline)
     today = datetime.now(UTC).date()
     wanted = {
@@ -32,7 +32,7 @@ def show_schedule(site: WebSite, ask: Ask) -> Page:
     facts = {
         "views": views,
         "schedulers": site.client.schedulers(),
-        "source": site.client.pipeline(pipeline).source,
+        "source": views[0].status.schedule.source if views else site.client.pipeline(pipeline).source,
         "wanted": wanted,
         "simulation": simulation,
         "trouble": trouble,

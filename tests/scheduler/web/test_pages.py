@@ -14,12 +14,13 @@ from spanwise.orchestrator.placement import Placement, record_placement
 from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.ledger.ticks import claim_ended_ticks, claim_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
-from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 from spanwise.scheduler.web.actions.jobs import record_request
+from spanwise.scheduler.web.queries import schedules
 from spanwise.scheduler.web.queries.logs import read_log
 from spanwise.scheduler.web.routes import ROUTES
 from tests.scheduler.client.conftest import FIRST
@@ -274,6 +275,44 @@ def test_a_missed_tick_is_given_up_by_a_form_that_names_it(past, page):
     assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-02..2013-01-03"' in found.text
     form = page("/do/acknowledge?pipeline=flights&tick=2013-01-03T03:00&because=a+holiday")
     assert "spanwise schedule acknowledge --tick=2013-01-03T03:00 " in form.text
+
+
+def test_a_pipeline_that_is_scheduled_and_never_began_a_run_is_shown(past, page):
+    """Its data has never come, say: the overview has it among those that need a person, and the search finds it."""
+    table = Timetable("fresh", cron="0 3 * * *", span=days_before(1))
+    began = datetime.now(UTC)
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="fresh.py", calendar="day"))
+    assert "on time" in text_of(page("/"))
+    tick = next(ticks(table, began))
+    failed = TickEnd(outcome=TickOutcome.FAILED, why="ExampleGen found no span")
+    claim_tick(past.store, "fresh", tick, holder=1, now=began, end=failed)
+
+    assert page("/").text.index('href="/p/fresh/schedule"') > 0
+    (described,) = page("/api/pipelines").json()
+    assert (described["health"], described["why"], described["latest"]) == ("late", "1 missed tick to backfill", None)
+    assert "ExampleGen found no span" in text_of(page("/p/fresh/schedule"))
+    assert len(page("/api/pipelines/fresh/schedule").json()["missed"]) == 1
+    assert 'href="/p/fresh/schedule"' in page("/search?q=fres").text
+
+
+def test_missed_ticks_are_all_counted_and_given_up_with_all_their_spans(past, page, monkeypatch):
+    """The newest are listed; one that stands for a long time without a scheduler is given up as a whole."""
+    table = Timetable("flights", cron="0 3 * * *", span=days_before(1))
+    began = datetime(2013, 1, 3, 3, tzinfo=UTC)
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="flights.py", calendar="day"))
+    monkeypatch.setattr(schedules, "_MOST_PAST", 3)
+    moments = [began + timedelta(days=number) for number in range(6)]
+    come = [Tick(at=at, name=f"{at:%Y-%m-%d}", wall=at, span=FIRST + 40 + n) for n, at in enumerate(moments)]
+    missed = TickEnd(outcome=TickOutcome.MISSED, why="no scheduler ran")
+    claim_tick(past.store, "flights", come[0], holder=1, now=began, end=replace(missed, first_span=FIRST))
+    first = page("/p/flights/schedule")
+    claim_ended_ticks(past.store, "flights", [(tick, missed) for tick in come[1:]], holder=1, now=began)
+    found = page("/p/flights/schedule")
+
+    assert "2013-01-01..2013-02-10" in text_of(first)
+    assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-01..2013-02-10"' in first.text
+    assert "6 missed, the newest 3" in text_of(found)
+    assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-01..2013-02-15"' in found.text
 
 
 def test_a_tick_that_nobody_takes_comes_with_the_scheduler_to_start_and_a_button_that_runs_it(past, page):
