@@ -42,6 +42,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.stop import SLACK_S
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.schedule.ticks import latest
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -255,14 +256,16 @@ class SchedulerLoop:
         """Records the schedules of these files, and runs them from now on."""
         for file in files:
             descriptions = self.files.read(file, store)
-            taken = {name for other in self.files.all if other is not file for name in other.pipelines}
+            others = [key for other in self.files.all if other is not file for key in other.pipelines]
+            taken = {pipeline_of(key) for key in others}  # by other parts too: a pipeline has one schedule
             for described in descriptions:
-                if described.pipeline in taken:
-                    error = UsageError(f"{described.pipeline!r} is also defined in another file; this one is ignored.")
+                pipeline = pipeline_of(described.pipeline)
+                if pipeline in taken:
+                    error = UsageError(f"{pipeline!r} is also defined in another file; this one is ignored.")
                     self._alerts.send_trouble(f"{file.path.name} defines a pipeline of another file", error, now)
                 else:
                     self._add_schedule(described, store, now)
-            named = frozenset(described.pipeline for described in descriptions) - taken
+            named = frozenset(each.pipeline for each in descriptions if pipeline_of(each.pipeline) not in taken)
             for gone in file.pipelines - named:
                 self.schedulers[gone].retired, self.schedulers[gone].look_s = True, 0.0
                 log.info("schedule-removed", extra={"pipeline": gone, "file": file.reference})

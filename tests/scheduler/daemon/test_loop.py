@@ -126,6 +126,40 @@ def test_ticks_are_claimed_while_the_object_storage_of_the_root_is_away(loop, mo
     assert loop.told == []
 
 
+PARTS = """
+from spanwise.orchestrator import Component, Examples, Input, Model, Output, Pipeline
+from spanwise.resolvers import RollingWindow
+from spanwise.scheduler import Schedule, days_before
+
+class Ingest(Component):
+    def run(self, examples: Output[Examples]) -> None: ...
+
+class Learn(Component):
+    def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None: ...
+
+def one() -> Pipeline:
+    ingest = Ingest()
+    recent = RollingWindow(ingest["examples"], size=2)
+    return Pipeline("one", [ingest, recent, Learn(examples=recent["examples"])])
+
+apart = Schedule(one, parts={"ingest": "0 * * * *", "train": "30 * * * *"}, span=days_before(1))
+"""
+
+
+def test_a_pipeline_that_two_files_schedule_is_of_the_first(loop):
+    """Also where one schedules it as a whole and the other by parts: not both, and an alert says so."""
+    (loop.folder / "apart.py").write_text(PARTS)
+    loop.open(loop.write("one"), str(loop.folder / "apart.py"))
+    for _ in range(3):
+        loop.turn()
+
+    loop.turn(timedelta(hours=1))
+
+    assert len({pipeline.partition(":")[2] == "" for pipeline in loop.cron.schedulers}) == 1
+    assert len({pipeline.partition(":")[2] == "" for pipeline, _ in loop.jobs}) == 1
+    assert [subject for subject in loop.told if "defines a pipeline of another file" in subject] != []
+
+
 def test_a_file_that_breaks_is_told_and_its_schedule_goes_on(loop):
     """Its runs will tell, too; the other file's go on, and once it is mended, that is told."""
     broken = loop.write("first")
