@@ -23,7 +23,7 @@ from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.description import ScheduleDescription
-from spanwise.scheduler.daemon.pipeline_files import DataWatch, PipelineFile, PipelineFiles
+from spanwise.scheduler.daemon.pipeline_files import DataWatch, PipelineFile, PipelineFiles, describe_recorded
 from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
 from spanwise.scheduler.daemon.scheduler_alerts import SchedulerAlerts
 from spanwise.scheduler.daemon.services import SchedulerServices
@@ -37,8 +37,8 @@ from spanwise.scheduler.ledger.heartbeat import (
     read_scheduler,
     register,
 )
-from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_replaced, put_schedule
+from spanwise.scheduler.ledger.ticks import TickRecord, list_unsettled
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.stop import SLACK_S
@@ -243,6 +243,7 @@ class SchedulerLoop:
             else:
                 living.add(one.number)
         if self._peers - living:
+            self._watch_replaced(store)
             for each in self.schedulers.values():
                 each.adopting, each.look_s = True, 0.0
         self._peers = frozenset(living)
@@ -270,6 +271,8 @@ class SchedulerLoop:
                 self.schedulers[gone].retired, self.schedulers[gone].look_s = True, 0.0
                 log.info("schedule-removed", extra={"pipeline": gone, "file": file.reference})
             file.pipelines, file.descriptions = named, None
+        if files:
+            self._watch_replaced(store)
         if files and not self.schedulers and all(file.error for file in self.files.all):
             raise NothingToSchedule(files[0].error)
 
@@ -299,6 +302,15 @@ class SchedulerLoop:
         log.info("schedule-loaded", extra={"pipeline": described.pipeline, "cron": described.timetable.cron})
         for warning in described.timetable.warnings:
             log.warning("schedule-questioned", extra={"pipeline": described.pipeline, "reason": warning})
+
+    def _watch_replaced(self, store: Store) -> None:
+        """Looks after the ticks that schedules left open that have been replaced since, until they have ended."""
+        for pipeline in {pipeline_of(key) for key in self.schedulers}:
+            for known in list_replaced(store, pipeline):
+                if known.key not in self.schedulers and list_unsettled(store, known.key):
+                    left = PipelineScheduler(describe_recorded(known), known, self._services, self._watch)
+                    left.retired = True
+                    self.schedulers[known.key] = left
 
     def _first_moment(self, timetable: Timetable, now: datetime) -> datetime:
         """When a new schedule begins: now; for a one-shot, with the tick that started it, however long loading took."""

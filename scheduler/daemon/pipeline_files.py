@@ -12,7 +12,7 @@ from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon.description import DescriptionRequest, ScheduleDescription
 from spanwise.scheduler.daemon.scheduler_alerts import SchedulerAlerts
-from spanwise.scheduler.ledger.schedules import list_schedules, read_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, read_schedule
 from spanwise.scheduler.project.load import split
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of
 
@@ -163,16 +163,19 @@ def _read_recorded(store: Store, file: PipelineFile, *, data: bool) -> list[Sche
         if known is None or known.replaced:
             continue
         if (part_of(pipeline) == DATA) == data and split(known.source)[0] == file.path:
-            descriptions.append(
-                ScheduleDescription(
-                    timetable=known.timetable,
-                    source=known.source,
-                    calendar=known.calendar,
-                    pushes=known.pushes,
-                    ingests=known.ingests,
-                )
-            )
+            descriptions.append(describe_recorded(known))
     return descriptions
+
+
+def describe_recorded(known: ScheduleRecord) -> ScheduleDescription:
+    """A schedule as it was last loaded."""
+    return ScheduleDescription(
+        timetable=known.timetable,
+        source=known.source,
+        calendar=known.calendar,
+        pushes=known.pushes,
+        ingests=known.ingests,
+    )
 
 
 def _absolute(reference: str) -> str:

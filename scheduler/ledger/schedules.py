@@ -115,6 +115,13 @@ def list_schedules(store: Store) -> list[str]:
     return _list_standing(store, [str(found[name].facts["key"]) for name in names])
 
 
+def list_replaced(store: Store, pipeline: str) -> list[ScheduleRecord]:
+    """The schedules that a pipeline had, and that another has replaced."""
+    keys = [schedule_key(pipeline, part) for part in (WHOLE, *_parts(store, pipeline))]
+    known = (record_of(ScheduleRecord, claim) for claim in store.find_claims("schedule", keys).values())
+    return [schedule for schedule in known if schedule.replaced]
+
+
 def _list_standing(store: Store, keys: Sequence[str]) -> list[str]:
     """Those that were scheduled, and are not over."""
     found = store.find_claims("schedule", keys)

@@ -160,6 +160,31 @@ def test_a_pipeline_that_two_files_schedule_is_of_the_first(loop):
     assert [subject for subject in loop.told if "defines a pipeline of another file" in subject] != []
 
 
+def test_a_tick_that_a_replaced_schedule_left_open_is_taken_over(loop):
+    """Its scheduler died, and its file has parts since: the tick comes to its end, and no other is taken for it."""
+    file = loop.write("one")
+    loop.open(file)
+    loop.turn()
+    loop.turn(timedelta(hours=1))
+    loop.cron.close()
+    Path(file).write_text(PARTS)
+
+    loop.open(file)
+    loop.turn()
+    loop.turn()
+    assert loop.jobs == [("one", "2026-03-01T13:00Z")] * 2
+    (left,) = loop.cron.schedulers["one"].open.values()
+    left.child.returncode = 1
+    loop.turn(timedelta(hours=1))
+    loop.turn()
+
+    assert "one" not in loop.cron.schedulers
+    assert {pipeline for pipeline, tick in loop.jobs if tick > "2026-03-01T13:00Z"} == {"one:ingest", "one:train"}
+    known = settings.read(root=loop.folder / "root")
+    with root.open_for_reading(known) as store:
+        assert [tick.end.outcome.value for tick in list_ticks(store, "one")] == ["failed"]
+
+
 def test_a_file_that_breaks_is_told_and_its_schedule_goes_on(loop):
     """Its runs will tell, too; the other file's go on, and once it is mended, that is told."""
     broken = loop.write("first")
