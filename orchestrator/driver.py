@@ -340,15 +340,28 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     first = gone[0]
     what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
     why = "were garbage-collected." if is_marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
+    chosen = {a.id for name, found in inputs.items() for a in found if _is_chosen(node, name)}
+    models = [a for a in gone if a.id in chosen and a.kind == Model.kind]
     commands = list(
-        dict.fromkeys(recreate_command(run, artifact, judges_of(store, "accepted", artifact)) for artifact in gone)
+        dict.fromkeys(
+            recreate_command(run, artifact, judges_of(store, "accepted", artifact))
+            for artifact in gone
+            if artifact not in models
+        )
     )
     more = [f"… and {len(commands) - _MOST_COMMANDS} more like these."] if len(commands) > _MOST_COMMANDS else []
-    models = [describe_way_round(artifact) for artifact in gone if artifact.kind == Model.kind]
-    raise ResolutionError(
-        f"{node.name} reads {what}, but the files {why}\n"
-        + "\n".join([f"Recreate them:  {commands[0]}", *(f"  {c}" for c in commands[1:_MOST_COMMANDS]), *more, *models])
+    lines = (
+        [f"Recreate them:  {commands[0]}", *(f"  {c}" for c in commands[1:_MOST_COMMANDS]), *more] if commands else []
     )
+    if models:
+        lines.append("Restore the model from a backup; to train again makes another one.")
+    lines += [describe_way_round(artifact) for artifact in gone if artifact.kind == Model.kind]
+    raise ResolutionError(f"{node.name} reads {what}, but the files {why}\n" + "\n".join(lines))
+
+
+def _is_chosen(node: Component, name: str) -> bool:
+    """Whether a resolver chooses an input among the artifacts of earlier runs."""
+    return any(isinstance(channel.producer, Resolver) for channel in node.inputs[name])
 
 
 def format_choice(chosen: Sequence[Artifact], run: Run) -> str:

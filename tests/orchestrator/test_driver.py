@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import Component, Examples, Input, Output, Outputs, Report, ResolutionError, Resolver, Run
+from spanwise.orchestrator import (
+    Component,
+    Examples,
+    Input,
+    Model,
+    Output,
+    Outputs,
+    Report,
+    ResolutionError,
+    Resolver,
+    Run,
+)
 from spanwise.orchestrator.driver import Execute, Reuse, drive, encode_parameter, history_of, is_on_disk
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run_request import RunRequest
@@ -42,6 +53,15 @@ class Read(Component):
 
 class Take(Component):
     def run(self, one: Input[Report]) -> None: ...
+
+
+class Train(Component):
+    def run(self, model: Output[Model]) -> None:
+        (model.path / "weights").write_text("1")
+
+
+class Compare(Component):
+    def run(self, baseline: Input[list[Model]]) -> None: ...
 
 
 class Each(Component):
@@ -133,6 +153,23 @@ def test_work_is_not_done_on_inputs_that_are_gone(trial, loss):
 
     assert "p/Make/report/1" in str(refused.value)
     assert "spanwise run p.py --to Make" in str(refused.value)
+
+
+def test_an_earlier_model_that_is_gone_is_not_trained_again(trial):
+    """Training makes another model, which no resolver takes for it; so it is restored, or is no champion any more."""
+    train = Train()
+    model = trial.run(Pipeline("p", [train])).artifact("Train", "model")
+    compare = Compare(baseline=All(train["model"])["model"])
+    shutil.rmtree(model.path)
+
+    with pytest.raises(ResolutionError) as refused:
+        decide(trial, compare, {"baseline": (model,)})
+
+    assert str(refused.value) == (
+        f"Compare reads p/Train/model/1, but the files are missing or damaged: {model.uri}\n"
+        "Restore the model from a backup; to train again makes another one.\n"
+        "If it is a champion, the one before it is the baseline after:  spanwise unbless p/Train/model/1 --because damaged"
+    )
 
 
 def test_a_file_is_on_the_disk_with_its_size(trial):
