@@ -63,8 +63,8 @@ def draw_lines(labels: Sequence[str], series: Sequence[ChartLine], title: str, l
         parts.append(element("text", text, x=_LABEL - 4, y=y + 4, class_="axis", text_anchor="end"))
     step = max(1, math.ceil(len(labels) / 8))
     for index in range(0, len(labels), step):
-        anchor = "start" if index == 0 else "middle"
         x = place(index, low)[0]
+        anchor = "start" if index == 0 else "end" if x + _LABEL > width else "middle"  # or the edge would cut it
         parts.append(element("text", labels[index], x=x, y=height - 6, class_="axis", text_anchor=anchor))
     parts += [element("polygon", points=points, class_="band") for each in series for points in _bands(each, place)]
     for each in series:

@@ -1,10 +1,10 @@
-"""The chart of a run: when each node waited, worked and published."""
+"""Charts: when each node of a run waited, worked and published; and values over spans."""
 
 import re
 
 import pytest
 
-from spanwise.scheduler.web.pictures.charts import Bar, draw_gantt
+from spanwise.scheduler.web.pictures.charts import Bar, ChartLine, draw_gantt, draw_lines
 
 
 def bars_of(drawn):
@@ -34,3 +34,19 @@ def test_a_bar_has_its_queue_before_it_and_its_publication_at_its_end():
 def test_a_bar_without_queue_or_publication_is_one_rectangle():
     """As of runs that were recorded before these moments were."""
     assert set(bars_of(draw_gantt([Bar("Trainer", "failed", "#x", 0.0, 1.0)], 1.0))) == {"failed"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 8, 9, 16, 17, 40])
+def test_labels_of_days_are_whole(count):
+    """The first and the last are as wide as the others, and the picture ends at neither."""
+    labels = [f"2013-01-{day:02}" for day in range(1, count + 1)]
+    drawn = str(draw_lines(labels, [ChartLine("auc", [0.7] * count, "line")], "AUC"))
+    reach = {"start": (0, 68), "middle": (34, 34), "end": (68, 0)}  # a day in the font of the axis
+
+    found = re.findall(r'<text x="([\d.]+)"[^>]*text-anchor="(\w+)"[^>]*>2013', drawn)
+
+    assert found
+    for x, anchor in found:
+        left, right = reach[anchor]
+        assert float(x) - left >= 0
+        assert float(x) + right <= 720
