@@ -147,6 +147,7 @@ def trace_taint(
     reached = _in_newest_window(store, versions, span, models, calendar)
     target = span if reached else max(next(_spans(store, address, calendar)) for address in versions)
     file = source or format_source(newest.source) or f"{pipeline}.py"
+    typed = [word for argument in newest.typed for word in ("--param", argument)]
     several = len(_recorded_calendars(store, channels)) > 1
     again = f"{next(iter(versions)).node}={format_span(target, calendar)}" if several else format_span(target, calendar)
     return TaintReport(
@@ -160,7 +161,7 @@ def trace_taint(
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached,
         outlived=not models or next(current_without_span(store, _address(models[-1].model))).id != models[-1].model.id,
-        backfill=shlex.join(["spanwise", "backfill", file, "--span", again]),
+        backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again]),
     )
 
 

@@ -32,6 +32,17 @@ def corrected(past):
     return past
 
 
+def test_the_backfill_has_the_arguments_of_the_newest_run(corrected):
+    """Without them it would read the pipeline's own folder of data, which may have that day too."""
+    corrected.begin(DAY + 1, typed=("data=other data", "window=3"))
+
+    found = taint.trace_taint(corrected.store, "flights", DAY + 1)
+
+    assert found.backfill == (
+        "spanwise backfill flights.py --param 'data=other data' --param window=3 --span 2013-01-06"
+    )
+
+
 def learned(found):
     return [t.model.name for t in found.models]
 
