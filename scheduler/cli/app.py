@@ -68,12 +68,12 @@ Param: TypeAlias = Annotated[
 ]
 NoCache: TypeAlias = Annotated[bool, typer.Option("--no-cache", help="Do not reuse results from the cache.")]
 Jobs: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Parallel nodes. [default: one per processor, at least two]")
+    int | None, typer.Option(min=1, metavar="N", help="Parallel nodes. [default: one per processor, at least two]")
 ]
 SomePipeline: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="PIPELINE", help="Only this pipeline.", autocompletion=complete_pipeline)
 ]
-Limit: TypeAlias = Annotated[int, typer.Option(min=1, help="The maximum number to list.")]
+Limit: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="The maximum number to list.")]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Include defaults, and shorten nothing.")]
 Exclude: TypeAlias = Annotated[
     list[str],

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import All, Config, Json, Root, Run, app, echo, open_client, print_document
+from spanwise.scheduler.cli.app import Config, Json, Root, Run, app, echo, open_client, print_document
 from spanwise.scheduler.cli.completion import complete_node, complete_pipeline, complete_run
 
 
@@ -74,7 +74,7 @@ def tainted(
         int | None,
         typer.Option(metavar="V", help="The wrong version. [default: every superseded one, or else the newest]"),
     ] = None,
-    whole: All = False,
+    whole: Annotated[bool, typer.Option("--all", help="Also list the other artifacts made from it.")] = False,
     root: Root = None,
     config: Config = None,
     json: Json = False,

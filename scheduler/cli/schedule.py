@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from spanwise.scheduler.cli.app import (
-    All,
     Because,
     Config,
     File,
@@ -40,11 +39,11 @@ app.add_typer(schedule)
 _LAST_RUNS = 200  # durations to draw from
 
 Files: TypeAlias = Annotated[
-    list[str], typer.Argument(metavar="FILE...", help="Python files; FILE:NAME selects a schedule of several.")
+    list[str], typer.Argument(metavar="FILE", help="Python files; FILE:NAME selects a schedule of several.")
 ]
 Pipeline: TypeAlias = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of a scheduled pipeline.")]
 Pipelines: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(metavar="[PIPELINE]...", help="Only these. [default: all that are scheduled]")
+    list[str] | None, typer.Argument(metavar="PIPELINE", help="Only these. [default: all that are scheduled]")
 ]
 
 
@@ -125,7 +124,7 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
 @schedule.command("next")
 def list_next(
     file: File,
-    count: Annotated[int, typer.Argument(metavar="[N]", min=1, help="How many ticks.")] = 5,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many ticks.")] = 5,
     root: Root = None,
     config: Config = None,
     json: Json = False,
@@ -335,8 +334,8 @@ def simulate(
     from_history: Annotated[
         bool, typer.Option("--duration-from-history", help="Draw the durations from recorded runs.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="The random seed; the same seed gives the same result.")] = 0,
-    whole: All = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="The random seed; the same seed gives the same result.")] = 0,
+    whole: Annotated[bool, typer.Option("--all", help="Show every tick, even if there are many.")] = False,
     root: Root = None,
     config: Config = None,
     json: Json = False,

@@ -26,7 +26,9 @@ app.add_typer(service)
 Host: TypeAlias = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Where to listen. Any but loopback needs a token and TLS.")
 ]
-Port: TypeAlias = Annotated[int, typer.Option(min=0, max=65_535, help="Where to listen; 0: any free port.")]
+Port: TypeAlias = Annotated[
+    int, typer.Option(min=0, max=65_535, metavar="PORT", help="Where to listen; 0: any free port.")
+]
 Metrics: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -13,7 +13,9 @@ from spanwise.scheduler.cli.app import Config, Root, app, read_settings
 @app.command()
 def ui(
     host: Annotated[str, typer.Option(metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 is any that is free.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="The port; 0 is any that is free.")
+    ] = 8080,
     open_browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     viewer: Annotated[bool, typer.Option("--viewer", help="Whoever needs no token may look, not act.")] = False,
     trust_header: Annotated[
