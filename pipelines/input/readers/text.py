@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: A record longer than this is taken for a quote that was never closed.
 LONGEST_RECORD_BYTES = 64 << 20
 
+_FIRST_BYTES = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\x04\x22\x4d\x18": ".lz4"}
+
 
 class TextSource(Protocol):
     """What blocks are read from: the decoded bytes of a file."""
@@ -160,6 +162,12 @@ def check_utf8(data: bytes, path: str, start: int, line: int) -> bytes:
     try:
         data.decode()
     except UnicodeDecodeError as error:
+        suffix = next((s for first, s in _FIRST_BYTES.items() if start == 0 and data.startswith(first)), None)
+        if suffix is not None:
+            raise UnreadableInput(
+                f"{path} is compressed by {COMPRESSIONS[suffix]}, which its name does not say. Name it "
+                f"{path}{suffix}, in the pattern too."
+            ) from error
         bad_line = line + count_newlines(data[: error.start])
         guess = "utf-16" if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "latin-1"
         raise UnreadableInput(

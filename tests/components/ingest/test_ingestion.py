@@ -555,6 +555,8 @@ def truncated(data):
         ("a.arrow", b"ARROW1\0\0 and then nothing", "not a whole Arrow file"),
         ("a.csv", "a,b\n1,x\n2,\u00fc\n".encode("latin-1"), r"line 3: byte 10 \(0xfc\) is not UTF-8.*encoding='latin-1'"),
         ("a.csv", "a,\u00fc\n1,x\n".encode("utf-16"), "byte 0 .*encoding='utf-16'"),
+        ("a.csv", gzip.compress(b"a,b\n1,2\n"), r"is compressed by gzip, which its name does not say. Name it .*a.csv.gz"),
+        ("a.jsonl", pa.compress(b'{"a":1}\n' * 9, codec="zstd", asbytes=True), r"compressed by zstd.*Name it .*l.zst"),
         ("a.jsonl", b'{"a":1}\n{"a":"\xff"}\n', r"line 2: byte 14 \(0xff\)"),
         ("a.csv", b"a,b\n1,2\n\n3\n4,5\n", "line 4: 2 fields wanted, 1 found.*The row: 3"),
         ("a.csv", b'a,b\n1,"x\ny"\n3,4,5\n', "line 4: 2 fields wanted, 3 found"),
