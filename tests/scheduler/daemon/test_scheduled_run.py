@@ -215,4 +215,4 @@ def test_a_file_that_does_not_import_says_so(place: Place) -> None:
     (place.folder / "steps.py").write_text("import nothing_of_that_name")
 
     assert place.run() == 2
-    assert place.said().endswith("No module named 'nothing_of_that_name'")
+    assert "No module named 'nothing_of_that_name'\nIf it is a library, install its package:" in place.said()
