@@ -135,9 +135,8 @@ class NodeRunner:
             self.verified.update(a.id for a in itertools.chain(*whole, *done.outputs.values()))
             return NodeResult(execution=done)
         assert ended.failure is not None
-        self.verified.difference_update(
-            a.id for a in itertools.chain(*job.inputs.values())
-        )  # it may have written there
+        read = itertools.chain(*job.inputs.values())
+        self.verified.difference_update(artifact.id for artifact in read)  # it may have written there
         if ended.failure.refused and isinstance(node, Gate):
             return self._refuse(execution, ended.failure.message)
         if stopping and not ended.failure.timed_out:

@@ -201,9 +201,8 @@ class ScheduleObserver:
         run = [tick for tick in due.run if tick.name in free]
         while run and (held := _find_pause(run[0], timetable, pauses)) is not None:
             missed.append(MissedTick(tick=run.pop(0), why=format_pause(held)))
-        return replace(
-            due, run=tuple(run), missed=tuple(missed)
-        )  # those after the first are looked at once it is taken
+        # Those after the first that is left are looked at once it is taken.
+        return replace(due, run=tuple(run), missed=tuple(missed))
 
     def _observe_running(self, store: Store, now: datetime) -> tuple[tuple[EndedAttempt, ...], RunningWork | None]:
         """What a tick that comes now would overrun, and the ticks before it that wait for a retry."""
