@@ -223,6 +223,8 @@ class ParquetReader:
         floats = [each for each in needed if pa.types.is_floating(each.type)]
         if len(floats) > _MOST_FLOATS or any(pa.types.is_nested(each.type) for each in needed):
             return None
+        if "nan" in str(whole_condition(condition)):  # Arrow takes a bound of statistics for less than a NaN
+            return None
         filesystem, name = locate(path)
         found: set[int] = set()
         try:

@@ -75,6 +75,17 @@ def test_a_condition_spares_row_groups(spans, groups_read):
     assert inputs.from_parquet(spans).filter(inputs.col("fare") < 0).to_arrow().num_rows == 0
 
 
+@pytest.mark.parametrize("compare", [operator.lt, operator.le])
+def test_a_comparison_with_nan_spares_no_row_group_that_it_holds_for(spans, compare):
+    """Nothing is less than NaN, so what is not is every row."""
+    rows = pa.table({"number": range(10)})
+    pq.write_table(rows, spans[0], row_group_size=4)
+
+    dataset = inputs.from_parquet(spans[0]).filter(~compare(inputs.col("number"), math.nan))
+
+    assert dataset.to_arrow() == rows
+
+
 NUMBERS = st.sampled_from([-1.0, 0.0, 1.0, 2.5, 7.0, math.nan])
 FLOATS = st.lists(st.none() | NUMBERS, min_size=12, max_size=12)
 CONDITIONS = st.recursive(
