@@ -20,9 +20,11 @@ import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
 from multiprocessing.process import BaseProcess
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from spanwise.orchestrator.errors import NodeFailed
+
+T = TypeVar("T")
 
 log = logging.getLogger("spanwise.executor")
 
@@ -57,7 +59,7 @@ def tie_up(spared: Collection[Worker]) -> None:
 
 def _await(workers: Collection[Worker]) -> None:
     gc.unfreeze()  # an executor of the user's module was made before the fork
-    for executor in [each for each in gc.get_objects() if issubclass(type(each), Executor)]:
+    for executor in _objects_of(Executor):
         executor.shutdown(wait=False)  # its idle threads end, and those at work once their work is done
     began = time.monotonic()
     for worker in workers:
@@ -106,11 +108,18 @@ def _close_files() -> None:
 
 
 def _open_files() -> Iterator[io.IOBase]:
-    for each in gc.get_objects():
-        if issubclass(type(each), io.IOBase) and not issubclass(type(each), io.RawIOBase):
+    for each in _objects_of(io.IOBase):
+        if not isinstance(each, io.RawIOBase):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or above no descriptor
                 if each.writable() and _is_written(each.fileno()):
                     yield each
+
+
+def _objects_of(kind: type[T]) -> list[T]:
+    """The objects of a class and its subclasses. Each type is asked once, since there are hundreds of thousands."""
+    objects = gc.get_objects()
+    kinds = {each for each in {*map(type, objects)} if issubclass(each, kind)}
+    return [each for each in objects if type(each) in kinds]
 
 
 def _layer(opened: io.IOBase) -> int:
