@@ -4,11 +4,13 @@
 #   VENV     where the environment is
 #   WORKERS  how many processes run the tests
 #   TESTS    which tests, all by default: make test TESTS=tests/scheduler
+#   SCRATCH  where tests write; in memory where there is room, for they wait for the disk a third of the time
 
 PYTHON  ?=
 VENV    ?= .venv
 WORKERS ?= 3
 TESTS   ?=
+SCRATCH ?= $(shell [ "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -ge 4000000 ] 2>/dev/null && echo /dev/shm)
 
 PYTHONS := python3.11 python3.12 python3.13 python3
 BIN := $(VENV)/bin
@@ -24,7 +26,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 # every test has three times as much.
 PARTS  := $(addprefix tests/,scenario components scheduler pipelines contract orchestrator)
 OTHERS := $(filter-out $(PARTS) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
-pytest = $(1) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(2)
+pytest = $(if $(SCRATCH),PYTEST_DEBUG_TEMPROOT=$(SCRATCH)) $(1) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(2)
 run_tests = $(if $(TESTS),$(call pytest,$(1),$(2) $(TESTS)),failed=0; for part in $(PARTS) "$(OTHERS)"; do \
     $(call pytest,$(1),$(2)) $$part || failed=$$?; done; exit $$failed)
 
