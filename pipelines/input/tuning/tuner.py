@@ -212,6 +212,8 @@ def start_tuning(
     elif opening.options.autotune:
         block.value = tuned.settings.get(block.name, block.value)
     opening = replace(opening, block=block)
+    if not opening.options.autotune and timeline is None:
+        return opening, None
     tuner = Tuner(graph, opening.options, block, tuned, timeline)
     wanted = opening.options.autotune and tuner.wanted
     if wanted:

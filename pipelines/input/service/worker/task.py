@@ -170,8 +170,8 @@ class WorkerTask:
 
     def _with_place(self, error: FunctionFailed) -> FunctionFailed:
         """The error, which counts elements of this pass, with where they lie in the dataset."""
-        place = "" if self._pass is None else self._pass.place
-        return FunctionFailed(f"{error} It counts from {place}") if place else error
+        describe = None if self._pass is None else self._pass.describe_place
+        return FunctionFailed(f"{error} It counts from {describe()}") if describe else error
 
     def _put(self, put: Callable[[], None]) -> None:
         with self._changed:
@@ -230,7 +230,7 @@ class TaskPass:
     flow: type[Flow]  #: the class in which users' functions get nested datasets
     queue: TakenSplits | None = None
     epoch: tuple[int, ...] = (0,)  #: the consumers' iteration: in each, shuffles differ
-    place: str = ""  #: where its elements lie in the dataset, for messages
+    describe_place: Callable[[], str] | None = None  #: where its elements lie in the dataset, for messages
 
     def open(self) -> DatasetIterator:
         seed = secrets.randbits(63) if self.options.seed is None else self.options.seed

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input.op import assign_seeds, mix_seed
+from spanwise.pipelines.input.op import Op, assign_seeds, mix_seed
 from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
@@ -71,6 +71,7 @@ class WorkerServer(Serving):
         self._tasks: dict[int, WorkerTask] = {}
         self._splits: dict[tuple[str, int, int], WorkerTask] = {}  # by dataset, split and client
         self._graphs: dict[str, ShippedGraph] = {}
+        self._plan = lru_cache(maxsize=16)(self._plan_with_seed)  # planning takes longer than a small split
         self._savers: dict[str, Saver] = {}
         self._finished: set[int] = set()  # tasks that the dispatcher knows to have finished
         self._waiting = WaitingPlaces()
@@ -228,12 +229,20 @@ class WorkerServer(Serving):
         assert request.split is not None
         shipped = self._graph(request.dataset)
         options = shipped.options
+        split = request.split
         shared = request.seed if options.seed is None else options.seed
-        seed = mix_seed(shared, request.split)
-        graph = with_own_caches(cut_to_split(plan_graph(share_seeds(shipped.op, shared), options), request.split))
-        options = replace(options, seed=seed, optimize=False, autotune=False, in_order=True)
-        place = f"the beginning of {describe_split(plan_graph(shipped.op, options), request.split)}."
-        return TaskPass(graph, options, shipped.flow, epoch=parse_epoch(request.epoch), place=place)
+        graph = with_own_caches(cut_to_split(self._plan(request.dataset, shared), split))
+        options = replace(options, seed=mix_seed(shared, split), optimize=False, autotune=False, in_order=True)
+
+        def describe_place() -> str:
+            return f"the beginning of {describe_split(plan_graph(shipped.op, options), split)}."
+
+        return TaskPass(graph, options, shipped.flow, epoch=parse_epoch(request.epoch), describe_place=describe_place)
+
+    def _plan_with_seed(self, dataset: str, shared: int) -> Op:
+        """The graph of which splits are cut, with the seeds that they share."""
+        shipped = self._graph(dataset)
+        return plan_graph(share_seeds(shipped.op, shared), shipped.options)
 
     # Consumers.
 
