@@ -23,7 +23,7 @@ import traceback
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -346,11 +346,27 @@ def _load_module(name: str, file: str) -> types.ModuleType:
         spec = None
     if spec is not None and _is_file(spec.origin, file):
         return importlib.import_module(name)
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is not a Python file")
+    return execute_file(name, file)
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles a file each time, as Python does with the file that it is given.
+
+    For Python, bytecode that was kept is up to date if the source has the size and the second of its last change that
+    it had: an edit such as of 3 to 7, made at once or with tools that set times, would not count.
+    """
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def execute_file(name: str, file: str) -> types.ModuleType:
+    """Runs a file as the module of this name."""
+    spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, file))
+    assert spec is not None and spec.loader is not None  # noqa: PT018  a loader was given
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # before it runs, so that another file that imports it gets this module
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -21,7 +21,7 @@ from spanwise.orchestrator.errors import LoadError, ParameterError, ScheduleErro
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import format_source
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
-from spanwise.orchestrator.user_code import PACKAGE, our_module, user_frames
+from spanwise.orchestrator.user_code import PACKAGE, execute_file, our_module, user_frames
 from spanwise.scheduler.project.span_sources import example_rules, leading_calendar, list_span_sources
 from spanwise.scheduler.schedule.division import division_of
 from spanwise.scheduler.schedule.part import check_parts
@@ -261,7 +261,7 @@ def _import_file(path: Path) -> types.ModuleType:
         with _user_code("could not import", path):
             if "." in name:
                 return importlib.import_module(name)
-            return _execute(name, file)
+            return execute_file(name, str(file))
     except BaseException:
         sys.modules.pop(name, None)
         raise
@@ -301,15 +301,6 @@ def _module(name: str) -> types.ModuleType | None:
 def _is(module: types.ModuleType | None, file: Path) -> bool:
     origin = getattr(module, "__file__", None)
     return origin is not None and Path(origin).resolve() == file
-
-
-def _execute(name: str, file: Path) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None  # noqa: PT018  it ends in .py
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs, so that another file that imports it gets this module
-    spec.loader.exec_module(module)
-    return module
 
 
 class _user_code:  # noqa: N801  a context manager

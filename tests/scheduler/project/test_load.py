@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +38,18 @@ def test_the_only_function_that_returns_a_pipeline_is_called(folder: Path) -> No
     assert loaded.pipeline.name == "one"
     assert loaded.parameters == {"window": 3, "name": "x"}
     assert loaded.source == "given.py"
+
+
+def test_an_edit_counts_that_leaves_size_and_time_as_they_were(folder: Path) -> None:
+    """Python takes bytecode that it kept of such a file for up to date."""
+    show = "from spanwise.scheduler.project.load import load; print(load('given.py').parameters['window'])"
+    seen = []
+    for window in ("3", "7"):
+        os.utime(write(folder, ONE.replace("3", window)), (10**9, 10**9))
+        done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True)
+        seen.append(done.stdout.strip())
+
+    assert seen == ["3", "7"]
 
 
 def test_an_annotation_that_is_text_counts(folder: Path) -> None:
