@@ -24,10 +24,11 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
 
 # Each part of the tests has processes of its own. A test forks what its process has imported, and one that has imported
 # every test has three times as much.
-PARTS  := $(addprefix tests/,scenario components scheduler pipelines contract orchestrator)
-OTHERS := $(filter-out $(PARTS) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
+PARTS  := $(addprefix tests/,scenario components pipelines)
+ALIKE  := $(addprefix tests/,scheduler orchestrator)
+OTHERS := $(filter-out $(PARTS) $(ALIKE) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 pytest = $(if $(SCRATCH),PYTEST_DEBUG_TEMPROOT=$(SCRATCH)) $(1) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(2)
-run_tests = $(if $(TESTS),$(call pytest,$(1),$(2) $(TESTS)),failed=0; for part in $(PARTS) "$(OTHERS)"; do \
+run_tests = $(if $(TESTS),$(call pytest,$(1),$(2) $(TESTS)),failed=0; for part in $(PARTS) "$(ALIKE)" "$(OTHERS)"; do \
     $(call pytest,$(1),$(2)) $$part || failed=$$?; done; exit $$failed)
 
 .DEFAULT_GOAL := help

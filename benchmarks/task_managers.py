@@ -1,4 +1,4 @@
-"""What a second task manager of Flink brings: an ingest of the same files by one and by two, each with a slot.
+"""What a second task manager of Flink brings: an ingest by one and by two, each with a slot and a core.
 
 It needs Flink as `make test-engines` gets it: `SPANWISE_TEST_BEAM_ENGINES=… python -m benchmarks.task_managers`.
 """
@@ -34,7 +34,7 @@ def measured() -> Iterator[Figure]:
         for managers in (1, 2):
             place = Path(folder) / str(managers)
             place.mkdir()
-            cluster = start("flink-cluster", place, task_managers=managers)
+            cluster = start("flink-cluster", place, task_managers=managers, core_each=True)
             with cluster as engine, start_workers("PROCESS", place) as workers:
                 beam = BeamSettings(runner="FlinkRunner", options={**_without_runner(engine), **workers})
                 _ingest([small], place / "first", beam)  # starts the workers, which the engine keeps for a while

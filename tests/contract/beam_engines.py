@@ -34,11 +34,12 @@ _START_S = 300
 
 
 @contextlib.contextmanager
-def start(engine: str, folder: Path, *, task_managers: int = 2) -> Iterator[Options]:
+def start(engine: str, folder: Path, *, task_managers: int = 2, core_each: bool = False) -> Iterator[Options]:
     """Starts an engine; yields what `[beam]` in the settings has to say to use it, except where its workers are.
 
     A job server does the work of `flink` and `spark` in its own process; `flink-cluster`, of so many task managers, and
-    `spark-cluster` do it in others.
+    `spark-cluster` do it in others. With `core_each` a task manager and its workers have one core, as on a machine of
+    that size.
     """
     tools = _tools()
     if engine == "prism":  # Beam starts and stops one for each job
@@ -48,7 +49,7 @@ def start(engine: str, folder: Path, *, task_managers: int = 2) -> Iterator[Opti
     jar = tools / f"{family}-job-server.jar"  # which holds the whole engine
     with contextlib.ExitStack() as stack:
         if family == "flink":
-            master = stack.enter_context(_flink(jar, folder, task_managers)) if is_cluster else "[local]"
+            master = stack.enter_context(_flink(jar, folder, task_managers, core_each)) if is_cluster else "[local]"
             words = ("--flink-master", master)
         else:
             master = stack.enter_context(_spark(jar, folder)) if is_cluster else "local[2]"
@@ -111,7 +112,7 @@ def _job_server(jar: Path, folder: Path, *master: str) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _flink(jar: Path, folder: Path, task_managers: int) -> Iterator[str]:
+def _flink(jar: Path, folder: Path, task_managers: int, core_each: bool) -> Iterator[str]:
     """A cluster of a job manager and task managers, each with a slot."""
     rpc, rest = free_ports(2)
     memory = {  # of a task manager; only Flink's own scripts find what is not given
@@ -144,14 +145,18 @@ def _flink(jar: Path, folder: Path, task_managers: int) -> Iterator[str]:
     (folder / "conf" / "flink-conf.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
     (folder / "tmp").mkdir()
 
-    def begin(log: str, main: str) -> Path:
+    def begin(log: str, main: str, core: int | None = None) -> Path:
         options = ("-cp", str(jar), f"org.apache.flink.runtime.{main}", "--configDir", str(folder / "conf"))
-        return stack.enter_context(_java(folder / log, *options))
+        return stack.enter_context(_java(folder / log, *options, core=core))
 
     with contextlib.ExitStack() as stack:
         begin("jobmanager.log", "entrypoint.StandaloneSessionClusterEntrypoint")
-        numbers = range(1, task_managers + 1)
-        for log in [begin(f"taskmanager-{number}.log", "taskexecutor.TaskManagerRunner") for number in numbers]:
+        cores = sorted(os.sched_getaffinity(0))[:task_managers] if core_each else [None] * task_managers
+        logs = [
+            begin(f"taskmanager-{number}.log", "taskexecutor.TaskManagerRunner", core)
+            for number, core in enumerate(cores, start=1)
+        ]
+        for log in logs:
             _wait_for(log, "(Successful registration at resource manager)")
         yield f"localhost:{rest}"
 
@@ -180,8 +185,11 @@ def _spark(jar: Path, folder: Path) -> Iterator[str]:
         yield f"spark://127.0.0.1:{port}"
 
 
-def _java(log: Path, *words: str, **environment: str) -> contextlib.AbstractContextManager[Path]:
-    return _started(log, "java", _HEAP, *_OPEN, *words, **environment)
+def _java(
+    log: Path, *words: str, core: int | None = None, **environment: str
+) -> contextlib.AbstractContextManager[Path]:
+    place = () if core is None else ("taskset", "--cpu-list", str(core))
+    return _started(log, *place, "java", _HEAP, *_OPEN, *words, **environment)
 
 
 @contextlib.contextmanager

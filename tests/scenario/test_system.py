@@ -33,7 +33,7 @@ from tests.scenario.deaths import InlineDeaths, RealDeaths
 from tests.scenario.inline import run_inline
 from tests.scenario.system_model import SIZE, Edition, Fails, Learned, SystemModel
 
-HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "200"))
+HISTORIES = int(os.environ.get("SPANWISE_TEST_HISTORIES", "100"))
 REAL = max(2, HISTORIES // 100)
 STEPS = 28  # half of them note the moment
 FIRST, LAST = 1, 5  # spans
