@@ -75,6 +75,7 @@ class _Search:
             trigger=request.trigger,
             source=request.source,
             exclude=request.exclude,
+            typed=request.typed,
         )
         self._as_of = asked.as_of
         self._newest = NewestOutputs(store, pipeline, asked)
@@ -212,12 +213,11 @@ class _Search:
 
     def _widen(self, selection: Selection, found: _Candidate) -> Selection:
         """The smallest wider part that has a base run that is up to date."""
-        wider, outdated = selection, [o.node for o in found.outdated]
+        wider, outdated = selection, found.outdated
         while True:
             begin = set(wider.run)
-            for name in outdated:
-                again = isinstance(self._pipeline.nodes[name], Resolver)
-                begin |= {name} if again else set(self._pipeline.children(name)) & set(wider.required)
+            for one in outdated:
+                begin |= {one.node} if one.again else set(self._pipeline.children(one.node)) & set(wider.required)
             if begin <= set(wider.run):  # something newer that no run has together with the rest
                 begin |= set(wider.required)
             last = self._pipeline.last_of(selection.run) if selection.dropped else ()
@@ -225,7 +225,7 @@ class _Search:
             current, newest = self._first_current(wider)
             if current is not None or not _left_out(wider):
                 return wider
-            outdated = [] if newest is None else [o.node for o in newest.outdated]
+            outdated = [] if newest is None else newest.outdated
 
     def _command(self, selection: Selection, *, base: int | None = None) -> str:
         """The command that runs a part as it was asked for."""

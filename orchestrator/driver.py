@@ -24,7 +24,7 @@ from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import describe_way_round, recreate_command
-from spanwise.orchestrator.run import Run, Trigger, quote_pipeline
+from spanwise.orchestrator.run import Execution, Run, Trigger, quote_pipeline
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.span_resolver import SpanResolver
@@ -286,11 +286,7 @@ def _key(
         return fingerprint.cache_key(
             component=f"{run.pipeline}/{node.name}",
             code=fingerprint.of_class(type(node)),
-            parameters={
-                n: fingerprint.of_value(v, who=f"parameter {n!r} of {node.name}")
-                for n, v in {**node.parameters, **prepared}.items()
-                if n not in node.hints
-            },
+            parameters=_fingerprint_parameters(node, {**node.parameters, **prepared}),
             inputs={n: [fingerprint.of_artifact(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
             extra=unverified_part(node.parameters, run.beam),
@@ -314,6 +310,31 @@ def _key(
                 node.name,
                 ", ".join(sorted(noticed.files)),
             )
+
+
+def _fingerprint_parameters(node: Component, parameters: Mapping[str, object]) -> dict[str, str]:
+    return {
+        n: fingerprint.of_value(v, who=f"parameter {n!r} of {node.name}")
+        for n, v in parameters.items()
+        if n not in node.hints
+    }
+
+
+def find_edits(node: Component, made: Execution) -> list[str]:
+    """What the pipeline says of a node otherwise than when it was executed: its code, and parameters by name.
+
+    Of a result that is never cached the code is not recorded. What `prepare` found is not compared.
+    """
+    given = {n: v for n, v in node.parameters.items() if n not in node.hints}
+    try:
+        parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, given).items()}
+        now, then = {"code": fingerprint.of_class(type(node)), **parts}, made.key_parts
+    except UsageError:  # it cannot be fingerprinted, so it was never cached
+        then = {}
+    if not then:
+        now = {f"parameter {n}": encode_parameter(v) for n, v in given.items()}
+        then = {f"parameter {n}": text for n, text in made.parameters.items()}
+    return [name for name in now if now[name] != then.get(name)]
 
 
 def _refuse_empty(node: Component, inputs: Artifacts) -> None:

@@ -1,7 +1,8 @@
 """Generations: whether what an earlier run supplies is what its nodes would be read for now. Reads only.
 
 What an earlier run supplies belongs to one generation as long as nothing newer exists upstream of it: no later run has
-published other outputs of the same nodes, and no resolver among them would choose otherwise now.
+published other outputs of the same nodes, no resolver among them would choose otherwise now, and the pipeline defines
+the components among them as it did then.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
-from spanwise.orchestrator.driver import Artifacts, check_given, find_unreadable, format_choice, histories_of
+from spanwise.orchestrator.driver import (
+    Artifacts,
+    check_given,
+    encode_parameter,
+    find_edits,
+    find_unreadable,
+    format_choice,
+    histories_of,
+)
 from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
@@ -32,6 +41,14 @@ class OutdatedNode:
 
     node: str
     why: str  #: what is newer
+    again: bool = False  #: it has to run again itself, not only what follows it
+
+
+def find_supplied(store: Store, execution: Execution) -> Execution:
+    """The execution whose outputs a base run has supplied, over any number of runs; without a base run, this one."""
+    while execution.supplied and execution.reused is not None:
+        execution = store.execution(execution.reused)
+    return execution
 
 
 class NewestOutputs:
@@ -76,11 +93,45 @@ class NewestOutputs:
         node = self._pipeline.nodes[name]
         if isinstance(node, Resolver):
             return self._check_choice(node, base, supplied)
+        assert isinstance(node, Component)
+        if edits := self._find_edits(node, supplied):
+            why = f"{name} is defined otherwise now than in run {supplied[name].run} ({', '.join(edits)})"
+            return OutdatedNode(node=name, why=why, again=True)
         newest = self._newest(name, _lowest_span(supplied[name]))
         if newest is None or self._is_same(newest.outputs, supplied[name].outputs):
             return None
         names = ", ".join(a.name for a in itertools.chain(*newest.outputs.values())) or "nothing"
         return OutdatedNode(node=name, why=f"{name} gave {names} in run {newest.run}, which is newer")
+
+    def _find_edits(self, node: Component, supplied: Mapping[str, Execution]) -> list[str]:
+        """What was edited since a node was executed: its code, its parameters, and what it is connected with.
+
+        A parameter with the value of an argument that was typed for that run, and is not for this one, was not edited.
+        """
+        made = find_supplied(self._store, supplied[node.name])
+        run = self._store.run(made.pipeline, made.run)
+        typed = (_typed(run) - _typed(self._run)) & run.parameters.keys()
+        values = {encode_parameter(run.parameters[name]) for name in typed}
+        asked = {f"parameter {name}" for name, text in made.parameters.items() if text in values}
+        unread = node.unread(run)
+        others = [
+            f"input {key}"
+            for key, channels in node.inputs.items()
+            if key not in unread
+            and all(c.producer is not None for c in channels)
+            and self._is_connected_otherwise(channels, run, made.inputs.get(key, ()), supplied)
+        ]
+        return [*(edit for edit in find_edits(node, made) if edit not in asked), *others]
+
+    def _is_connected_otherwise(
+        self, channels: Sequence[Channel], run: Run, read: Sequence[Artifact], supplied: Mapping[str, Execution]
+    ) -> bool:
+        """Whether an input of a node of this run, which read these artifacts, would read others from its channels."""
+        absent = {c.node for c in channels if c.node not in supplied}
+        if absent:  # it is new, or what it made was collected since
+            return not absent <= {execution.node for execution in self._store.executions(run)}
+        now = [a for c in channels for a in supplied[c.node].outputs.get(c.key, ())]
+        return _identities({"": now}) != _identities({"": read})
 
     def _check_choice(self, node: Resolver, base: Run, supplied: Mapping[str, Execution]) -> OutdatedNode | None:
         then = supplied[node.name].outputs
@@ -100,16 +151,15 @@ class NewestOutputs:
         try:
             now = {key: tuple(chosen) for key, chosen in node.choose(histories).items() if chosen}
         except ResolutionError as error:
-            return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}")
+            return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}", again=True)
         if self._is_same(now, then):
             return self._check_given(node, histories[node.source.key])
         earlier, chosen = (tuple(itertools.chain(*found.values())) for found in (then, now))
         before, after = format_choice(earlier, base), format_choice(chosen, base)
         if before == after:  # the same spans and versions, other artifacts
             before, after = (", ".join(a.name for a in found) for found in (earlier, chosen))
-        return OutdatedNode(
-            node=node.name, why=f"{node.name} chose {before} in run {base.number}, and would choose {after} now"
-        )
+        why = f"{node.name} chose {before} in run {base.number}, and would choose {after} now"
+        return OutdatedNode(node=node.name, why=why, again=True)
 
     def _is_same(self, now: Artifacts, then: Artifacts) -> bool:
         """Whether it has the same content, and what was there then can be read, or is what is there now."""
@@ -125,7 +175,7 @@ class NewestOutputs:
         try:
             check_given(node, node, replace(history, mine=()))  # what the base run gave may have been refused since
         except ResolutionError as error:
-            return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}")
+            return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}", again=True)
         return None
 
     def _newest(self, name: str, span: int | None) -> Execution | None:
@@ -170,6 +220,11 @@ def span_of(run: Run, executions: Iterable[Execution]) -> int | None:
         return run.span
     published = (a for e in executions if not e.chosen for a in itertools.chain(*e.outputs.values()))
     return max((s for a in published if isinstance(s := a.properties.get("span"), int)), default=None)
+
+
+def _typed(run: Run) -> set[str]:
+    """The names of the arguments that were typed for a run."""
+    return {text.partition("=")[0] for text in run.typed}
 
 
 def _lowest_span(execution: Execution) -> int | None:

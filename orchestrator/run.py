@@ -137,6 +137,11 @@ class Execution:
         """Whether a resolver chose its outputs; no execution of this node produced them."""
         return self.state is State.CACHED and self.reused is None
 
+    @property
+    def supplied(self) -> bool:
+        """Whether the base run supplied its outputs: it has the inputs of that execution, and no key of its own."""
+        return self.reused is not None and not self.key
+
 
 @dataclass(frozen=True)
 class BaseRun:

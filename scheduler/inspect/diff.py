@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, Evaluation, Schema, Statistics, Value
 from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.generation import find_supplied
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import (
@@ -52,11 +53,12 @@ def compare_runs(store: Store, before: Run, after: Run) -> list[Difference]:
     """All differences between two runs, by topic; the last attempt at each node counts."""
     one, other = ({e.node: e for e in store.executions(run)} for run in (before, after))
     both = [(one[node], other[node]) for node in one if node in other]
+    executed = [(find_supplied(store, was), find_supplied(store, now)) for was, now in both]
     calendar = run_calendar(after)
     return [
         *_compare_records(before, after),
         *_compare_states(one, other),
-        *(d for pair in both for d in _compare_cache_keys(*pair, calendar)),
+        *(d for pair in executed for d in _compare_cache_keys(*pair, calendar)),
         *(d for pair in both for d in _compare_files(*pair, Schema.kind, _compare_schemas)),
         *(d for pair in both for d in _compare_files(*pair, Statistics.kind, _compare_statistics)),
         *(d for pair in both for d in _compare_metrics(*pair)),

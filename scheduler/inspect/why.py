@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.fingerprint import CacheKey
+from spanwise.orchestrator.generation import find_supplied
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, as_document, format_time, run_calendar, single_line
@@ -38,7 +39,9 @@ class KeyChange:
     after: str | None = None
 
     def __str__(self) -> str:
-        what = f"{self.kind} of {self.name}" if self.kind in ("code", "content") else f"{self.kind} {self.name}"
+        what = (
+            f"{self.kind} of {self.name}" if self.kind in ("code", "content") else f"{self.kind} {self.name}".rstrip()
+        )
         if self.before is None and self.after is None:
             return f"{what} changed"
         return f"{what}: {self.before or 'none'} -> {self.after or 'none'}"
@@ -58,24 +61,29 @@ def explain(store: Store, run: Run, node: str) -> Explanation:
     """Explains the last attempt at a node of a run.
 
     It is compared with the newest earlier run that succeeded at the node; if none did, with the newest that tried.
+    What a base run has supplied is compared as it was executed there.
 
     Raises:
         NotRecorded: the run has no such node, or has not reached it.
     """
     execution = find.execution(store, run, node)
     earlier = _earlier(store, run, node)
+    calendar = records.execution_calendar(execution, run_calendar(run))
     return Explanation(
         execution=execution,
         calendar=run_calendar(run),
         before=earlier,
         changes=()
         if earlier is None
-        else tuple(compare_keys(earlier, execution, records.execution_calendar(execution, run_calendar(run)))),
+        else tuple(compare_keys(find_supplied(store, earlier), find_supplied(store, execution), calendar)),
     )
 
 
 def compare_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterator[KeyChange]:
-    """How the cache key of an execution differs from an earlier one; without keys, how its records differ."""
+    """How the cache key of an execution differs from an earlier one; without keys, how its records differ.
+
+    What a base run has supplied has neither: give what it has supplied.
+    """
     if before.key_parts and after.key_parts:
         one, other = (CacheKey(digest=e.key, parts=e.key_parts) for e in (before, after))
         parts = one.difference(other)

@@ -4,6 +4,7 @@ import pytest
 
 from spanwise.orchestrator import Execution, NotRecorded, State
 from spanwise.scheduler.inspect import why
+from spanwise.scheduler.inspect.diff import compare_runs
 from tests.scheduler.past import Past
 from tests.scheduler.records import DAY
 
@@ -107,6 +108,20 @@ def test_a_reused_node_says_so(past, counted):
 
     assert text.startswith(f"Count of {run.name} was reused: same as before.")
     assert "Its key has not changed" in text
+
+
+def test_what_a_base_run_has_supplied_is_compared_as_it_was_executed_there(past, counted):
+    """It records no parameters of its own: they neither went when it was supplied, nor came with the next run."""
+    first = counted([])
+    (made,) = past.store.executions(first)
+    past.begin(DAY, base=first.number)
+    past.do("Count", {"examples": []}, State.CACHED, reused=made.id)
+    supplied = past.run
+    after = counted([], parameters={"at_least": 120}, parameter__at_least="120")
+
+    assert changes(past, supplied) == []
+    assert changes(past, after) == ["parameter at_least: 100 -> 120"]
+    assert [str(d.before) for d in compare_runs(past.store, first, supplied) if d.topic == "parameters"] == []
 
 
 def test_the_first_time_has_nothing_to_be_compared_with(past, counted):

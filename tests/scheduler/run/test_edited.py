@@ -1,0 +1,135 @@
+"""Pipeline files that are edited between a run and the part, or the rest, that reads what it has made."""
+
+import re
+import shlex
+import sys
+
+import pytest
+
+from spanwise.orchestrator.store import Address
+from tests.scenario.inline import run_inline
+
+CHAIN = """
+from pathlib import Path
+from spanwise.orchestrator import Component, Input, Output, Pipeline, Report
+
+
+class Node(Component):
+    def run(self, above: Input[Report | None], report: Output[Report], value: int = 0) -> None:
+        before = (above.path / "value").read_text() if above is not None else ""
+        if value == 3 and Path("boom").exists():
+            raise RuntimeError("boom")
+        (report.path / "value").write_text(before + str(value))
+
+
+def chain(value: int = 1) -> Pipeline:
+    load = Node(name="Load", value=value)
+    add = Node(name="Add", above=load["report"], value=2)
+    sub = Node(name="Sub", above=add["report"], value=3)
+    return Pipeline("chain", [load, add, sub])
+"""
+
+
+class Edited:
+    """Commands typed in a folder, and the pipeline file edited between them."""
+
+    def __init__(self, folder, spanwise, store):
+        self.folder, self._spanwise, self._store = folder, spanwise, store
+
+    def __call__(self, line, code=0):
+        for name in [n for n, m in sys.modules.items() if getattr(m, "__file__", "") == str(self.file)]:
+            del sys.modules[name]  # as in a process of its own
+        found, out, err = self._spanwise(*shlex.split(line))
+        assert found == code, f"{line} ended with {found}:\n{out}\n{err}"
+        return out + err
+
+    @property
+    def file(self):
+        return self.folder / "chain.py"
+
+    def edit(self, written, by):
+        assert written in self.file.read_text()
+        self.file.write_text(self.file.read_text().replace(written, by, 1))
+
+    def suggested(self, refusal):
+        return [found.strip() for found in re.findall(r":  spanwise (.+)$", refusal, re.MULTILINE)]
+
+    @property
+    def result(self):
+        """What Sub has made last."""
+        return (next(self._store.newest(Address("chain", "Sub", "report"))).path / "value").read_text()
+
+
+@pytest.fixture
+def typed(folder, spanwise, monkeypatch):
+    monkeypatch.setattr(
+        sys, "dont_write_bytecode", True
+    )  # which counts as fresh for a second where the size is the same
+    (folder / "chain.py").write_text(CHAIN)
+    return Edited(folder, spanwise, run_inline(monkeypatch))
+
+
+@pytest.mark.parametrize(
+    ("written", "edited", "says", "result"),
+    [
+        ("value=2)", "value=7)", "Add is defined otherwise now than in run 1 (parameter value)", "173"),
+        ("before + str", "before + '-' + str", "Add is defined otherwise now than in run 1 (code)", "-1-2-3"),
+        ('above=load["report"], ', "", "Add is defined otherwise now than in run 1 (input above)", "23"),
+        ('name="Load"', 'name="Read"', "Add is defined otherwise now than in run 1 (input above)", "123"),
+    ],
+)
+def test_a_part_does_not_read_what_was_made_before_an_edit(typed, written, edited, says, result):
+    """A parameter, the code or a connection of a node that is left out was edited; the commands that are printed work."""
+    typed("run chain.py")
+    typed.edit(written, edited)
+    refusal = typed("run chain.py --from Sub", code=2)
+    between, insisted = typed.suggested(refusal)
+
+    assert says in refusal
+    typed(insisted)
+    assert typed.result.removeprefix("12").lstrip("-") == "3"
+    typed(between)
+    assert typed.result == result
+
+
+def test_a_part_may_be_edited_itself(typed):
+    """What is edited in the nodes that run is why they run."""
+    typed("run chain.py")
+    typed.edit('above=add["report"], value=3', 'above=load["report"], value=4')
+    typed("run chain.py --from Sub")
+
+    assert typed.result == "14"
+
+
+def test_a_part_with_another_argument_does_not_read_what_was_made_without_it(typed):
+    """The argument would have no effect, and the run would be recorded as if it had; what was typed before may be read."""
+    typed("run chain.py")
+    between, _ = typed.suggested(typed("run chain.py --from Sub --param value=5", code=2))
+
+    assert between == "run chain.py --param value=5"
+    typed(between)
+    assert typed.result == "523"
+    typed("run chain.py --from Sub")
+
+
+def test_a_run_is_not_resumed_with_what_was_made_before_an_edit(typed):
+    """Add had succeeded before it was edited: what follows would read what the pipeline does not make any more."""
+    (typed.folder / "boom").touch()
+    typed("run chain.py", code=1)
+    (typed.folder / "boom").unlink()
+    typed.edit("value=2)", "value=7)")
+    again, insisted = typed.suggested(typed("resume chain", code=2))
+
+    assert insisted == "run chain.py --from Sub --base-run 1"
+    typed(again)
+    assert typed.result == "173"
+
+
+def test_a_failed_node_may_be_edited_and_resumed(typed):
+    """The usual way to repair a run."""
+    (typed.folder / "boom").touch()
+    typed("run chain.py", code=1)
+    typed.edit('above=add["report"], value=3', 'above=add["report"], value=4')
+    typed("resume chain")
+
+    assert typed.result == "124"
