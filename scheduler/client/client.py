@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.client.artifacts import ArtifactRecord, find_artifact, find_artifacts
-from spanwise.scheduler.client.runs import RunRecord
+from spanwise.scheduler.client.runs import RunRecord, record_of
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project.settings import Settings, read
@@ -98,7 +98,7 @@ class Client:
         Raises:
             NotRecorded: there is no such pipeline.
         """
-        return [RunRecord(self.session, run) for run in find.runs(self.session.store, pipeline, limit)]
+        return [record_of(self.session, run) for run in find.runs(self.session.store, pipeline, limit)]
 
     def run_record(self, reference: str) -> RunRecord:
         """A run: `flights/42`, `flights` for its newest, or `42` where only one pipeline is known.
@@ -106,7 +106,7 @@ class Client:
         Raises:
             NotRecorded: there is none.
         """
-        return RunRecord(self.session, find.run(self.session.store, reference))
+        return record_of(self.session, find.run(self.session.store, reference))
 
     def artifact(self, reference: str | int) -> ArtifactRecord:
         """An artifact by its name, its id, or the path of its folder or of a file in it.

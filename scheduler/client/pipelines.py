@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.client.artifacts import ArtifactRecord, find_artifacts
-from spanwise.scheduler.client.runs import STATES, RunRecord, select_runs
+from spanwise.scheduler.client.runs import STATES, RunRecord, record_of, select_runs
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import Document, format_duration, format_span, format_time
 from spanwise.scheduler.inspect import find
@@ -144,7 +144,7 @@ class PipelineRecord:
         Raises:
             NotRecorded: there is no run of that number.
         """
-        return RunRecord(self.session, self.session.store.run(self.name, number))
+        return record_of(self.session, self.session.store.run(self.name, number))
 
     @property
     def latest(self) -> RunRecord | None:

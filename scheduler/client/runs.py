@@ -23,6 +23,7 @@ from spanwise.scheduler.formatting import (
     single_line,
 )
 from spanwise.scheduler.inspect import artifact_summary, find, records, verdicts
+from spanwise.scheduler.ledger.holder import note_left_open
 
 if TYPE_CHECKING:
     from spanwise.scheduler.inspect.diff import Difference
@@ -166,7 +167,7 @@ class RunRecord:
 
     @property
     def error(self) -> str | None:
-        """Why it did not complete."""
+        """Why it did not complete, or, while it is recorded as running, that its controller is gone."""
         return self.run.error
 
     @property
@@ -176,7 +177,7 @@ class RunRecord:
 
     def refresh(self) -> RunRecord:
         """The run as it is recorded now."""
-        return RunRecord(self.session, self.session.store.run(self.pipeline, self.number))
+        return record_of(self.session, self.session.store.run(self.pipeline, self.number))
 
     def executions(self) -> list[ExecutionRecord]:
         """Its nodes, every attempt, in the order in which they began."""
@@ -249,6 +250,11 @@ class RunRecord:
         )
 
 
+def record_of(session: Session, run: Run) -> RunRecord:
+    """The record of a run, with what is known where it is recorded as running."""
+    return RunRecord(session, note_left_open(session.store, run))
+
+
 def select_runs(
     session: Session,
     pipeline: str,
@@ -270,7 +276,7 @@ def select_runs(
         and trigger in (None, run.trigger.value)
         and (span is None or span in (format_run_span(run), str(run.span)))
     )
-    return [RunRecord(session, run) for run in itertools.islice(wanted, limit)]
+    return [record_of(session, run) for run in itertools.islice(wanted, limit)]
 
 
 STATES = tuple(state.value for state in State if state is not State.CACHED)

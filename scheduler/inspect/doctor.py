@@ -27,6 +27,7 @@ from spanwise.scheduler.alerts import channel, outbox
 from spanwise.scheduler.formatting import Document, add_options, as_document, format_size, format_time
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
+from spanwise.scheduler.ledger.holder import is_left_open
 from spanwise.scheduler.project.root import archive_of, claim_root
 from spanwise.scheduler.project.settings import Settings
 
@@ -309,10 +310,8 @@ def _lease(store: Store, pipeline: str) -> HealthCheck:
 
 
 def _open_runs(store: Store, pipeline: str) -> Iterator[HealthCheck]:
-    holder = lease.current(store, pipeline)
     for run in itertools.islice(store.runs(pipeline), LOOK_BACK):
-        held = holder is not None and not holder.released and holder.token == run.token
-        if run.state is State.RUNNING and not (held and process.is_alive(holder.who) is not False):  # type: ignore[union-attr]  # `held` says it
+        if is_left_open(store, run):
             yield HealthCheck(
                 f"run {run.name}", "warn", "not closed: its controller is gone", f"spanwise stop {run.name}"
             )

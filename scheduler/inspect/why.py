@@ -120,7 +120,8 @@ def _describe_change(part: str, before: Execution, after: Execution, calendar: C
     """One changed part of a key, named as in the pipeline file."""
     kind, _, name = part.partition(" ")
     if kind == "parameter":
-        return _parameter_change(name, before.parameters.get(name), after.parameters.get(name), calendar)
+        calendars = [records.execution_calendar(e, calendar) for e in (before, after)]
+        return _parameter_change(name, before.parameters.get(name), after.parameters.get(name), calendars)
     if kind == "input":
         return _input_change(name, before.inputs.get(name, ()), after.inputs.get(name, ()), calendar)
     if kind == "code":
@@ -130,9 +131,12 @@ def _describe_change(part: str, before: Execution, after: Execution, calendar: C
     return KeyChange(kind=kind, name=name, before=before.key_parts.get(part), after=after.key_parts.get(part))
 
 
-def _parameter_change(name: str, before: str | None, after: str | None, calendar: Calendar) -> KeyChange:
+def _parameter_change(name: str, before: str | None, after: str | None, calendars: Sequence[Calendar]) -> KeyChange:
     if before != after:
-        texts = [None if text is None else records.describe_parameter(name, text, calendar) for text in (before, after)]
+        texts = [
+            None if text is None else records.describe_parameter(name, text, calendar)
+            for text, calendar in zip((before, after), calendars, strict=True)
+        ]
         if texts[0] == texts[1]:  # both were shortened before the point where they differ
             texts = [before, after]
         return KeyChange(kind="parameter", name=name, before=texts[0], after=texts[1])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.store import Store
+from spanwise.scheduler.formatting import format_duration
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.schedule_key import format_cause, parse_cause, pipeline_of
+
+LEFT_OPEN = "its controller is gone; the next run closes it"
 
 
 def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
@@ -21,10 +25,38 @@ def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Hol
     holder = lease.current(store, pipeline)
     if holder is None or holder.released or holder.purpose == lease.COLLECTING:
         return None
+    return holder if _lives(holder, now or datetime.now(UTC)) else None
+
+
+def _lives(holder: Holder, now: datetime) -> bool:
     lives = process.is_alive(holder.who)
-    if lives is None:
-        lives = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds() < lease.TTL_S
-    return holder if lives else None
+    return abs(now - holder.last_beat).total_seconds() < lease.TTL_S if lives is None else lives
+
+
+def is_left_open(store: Store, run: Run) -> bool:
+    """Whether a run is recorded as running although its controller has ended; the next run closes it."""
+    if run.state.ended:
+        return False
+    holder = _holder_of(store, run)
+    gone = holder is None or process.is_alive(holder.who) is False
+    return gone and not store.run(run.pipeline, run.number).state.ended  # it may have ended since it was read
+
+
+def note_left_open(store: Store, run: Run, now: datetime | None = None) -> Run:
+    """The run, to be shown: the error of one that is recorded as running says what is known of its controller."""
+    if is_left_open(store, run):
+        return replace(run, error=LEFT_OPEN)
+    holder = None if run.state.ended else _holder_of(store, run)
+    if holder is None or _lives(holder, now or datetime.now(UTC)):
+        return run
+    silent_s = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds()
+    return replace(run, error=f"no heartbeat from {holder.who.host} for {format_duration(silent_s)}")
+
+
+def _holder_of(store: Store, run: Run) -> Holder | None:
+    """The holder of a run's lease while it has not released it; None when it has, or another has taken over."""
+    holder = lease.current(store, run.pipeline)
+    return holder if holder is not None and not holder.released and holder.token == run.token else None
 
 
 def find_run(store: Store, holder: Holder) -> Run | None:

@@ -12,6 +12,7 @@ from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import as_document
+from spanwise.scheduler.ledger.holder import is_left_open
 from spanwise.scheduler.run.progress import Tail
 
 POLL_S = 0.2
@@ -65,10 +66,11 @@ def logs_document(logs: Sequence[NodeLog]) -> list[Value]:
 
 
 def follow_logs(store: Store, run: Run, node: str | None) -> Iterator[str]:
-    """Yields lines as they are printed, until the run has ended."""
+    """Yields lines as they are printed, until the run has ended or its controller is gone."""
     tails: dict[int, Tail] = {}
     while True:
-        over = store.run(run.pipeline, run.number).state.ended  # read first, so that no line after it is missed
+        recorded = store.run(run.pipeline, run.number)  # read first, so that no line after it is missed
+        over = recorded.state.ended or is_left_open(store, recorded)
         for execution in _executions(store, run, node, may_start=not over):
             if execution.log:
                 tail = tails.setdefault(execution.id, Tail(Path(execution.log), store.archive))

@@ -17,6 +17,7 @@ from spanwise.scheduler.inspect import find, lineage, records
 from spanwise.scheduler.inspect.diff import differences_document
 from spanwise.scheduler.inspect.taint import find_calendar, taint_document, trace_taint
 from spanwise.scheduler.inspect.why import explanation_document
+from spanwise.scheduler.ledger.holder import note_left_open
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, read_forecast
 from spanwise.scheduler.ledger.status_formatting import scheduler_document, status_document, tick_document
@@ -59,7 +60,7 @@ def _pipelines(site: WebSite, _ask: Ask) -> Answer:
             "pipeline": name,
             "health": health.word,
             "why": health.why,
-            "latest": records.run_document(runs[0]) if runs else None,
+            "latest": records.run_document(note_left_open(site.store, runs[0])) if runs else None,
         }
         for name, runs in list_latest_runs(site.store, 10).items()
         for health in [judge_health(site.store, runs, read_schedules(site.store, name))]

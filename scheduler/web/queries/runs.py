@@ -16,6 +16,7 @@ from spanwise.orchestrator.placement import Placement, find_placements
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.scheduler.formatting import elapsed_s, format_duration, format_run_span, run_calendar, single_line
 from spanwise.scheduler.inspect import artifact_summary, records
+from spanwise.scheduler.ledger.holder import note_left_open
 from spanwise.scheduler.web.pages import SIGNS, run_url, style_of
 from spanwise.scheduler.web.pictures.charts import Bar, draw_gantt
 from spanwise.scheduler.web.pictures.graphs import Box, draw_graph
@@ -106,7 +107,7 @@ def read_grid(site: WebSite, pipeline: str, chosen: RunFilter, *, before: int | 
     for run in itertools.islice(site.store.runs(pipeline, before=before), LOOK_BACK):
         last, looked = run.number, looked + 1
         if chosen.fits(run):
-            runs.append(run)
+            runs.append(note_left_open(site.store, run))
             if len(runs) == limit:
                 break
     executions: dict[tuple[str, int], Execution] = {}
@@ -203,7 +204,7 @@ def read_run(site: WebSite, pipeline: str, number: int) -> RunView:
     Raises:
         NotRecorded: there is no such run.
     """
-    run = site.store.run(pipeline, number)
+    run = note_left_open(site.store, site.store.run(pipeline, number))
     executions = site.store.executions(run)
     last = {execution.node: execution for execution in executions}
     attempts: dict[str, int] = defaultdict(int)

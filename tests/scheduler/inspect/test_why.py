@@ -2,7 +2,8 @@
 
 import pytest
 
-from spanwise.orchestrator import Execution, NotRecorded, State
+from spanwise.orchestrator import Examples, Execution, NotRecorded, State
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.scheduler.inspect import why
 from spanwise.scheduler.inspect.diff import compare_runs
 from tests.scheduler.past import Past
@@ -158,6 +159,19 @@ def test_a_node_that_the_run_did_not_come_to_is_refused(past):
 
     with pytest.raises(NotRecorded, match="did not reach 'Trainer'"):
         why.explain(past.store, run, "Trainer")
+
+
+def test_a_span_is_written_as_its_own_run_counted(tmp_path):
+    """The pattern was edited from numbers to days: span 3 was never a day of 1970."""
+    sides = [
+        Execution(
+            pipeline="p", run=run, node="Ingest", parameters={"span": str(span)},
+            outputs={"examples": (Examples(name=f"p/Ingest/examples/{span}/1", uri=str(tmp_path), properties=facts),)},
+        )
+        for run, span, facts in ((1, 3, {"calendar": "number"}), (2, 19723, {"calendar": "day"}))
+    ]  # fmt: skip
+
+    assert [str(change) for change in why.compare_keys(*sides, Calendar.DAY)] == ["parameter span: 3 -> 2024-01-01"]
 
 
 def test_values_that_were_cut_short_alike_are_told_whole():

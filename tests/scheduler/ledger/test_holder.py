@@ -1,0 +1,89 @@
+"""Runs that are recorded as running: whether somebody still does them, and what is said where nobody does."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spanwise.orchestrator import process
+from spanwise.orchestrator.lease import acquire
+from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.store import MemoryStore
+from spanwise.scheduler.ledger.holder import LEFT_OPEN, is_left_open, note_left_open
+from tests.scenario.deaths import InlineDeaths, dead_process
+from tests.scenario.inline import run_inline
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+def begun(store):
+    """A run of this process, and its lease."""
+    mine = acquire(store, "p", "a run")
+    return store.begin_run(Run(pipeline="p", token=mine.token)), mine
+
+
+def test_a_run_of_a_living_process_runs(store):
+    """Nothing is added to its record."""
+    run, _ = begun(store)
+
+    assert note_left_open(store, run) == run
+
+
+def test_a_run_whose_process_is_dead_says_so(store, monkeypatch):
+    """The record says that it runs until the next run closes it."""
+    dead = dead_process()
+    monkeypatch.setattr(process, "identity", lambda _pid=None: dead)
+    run, _ = begun(store)
+
+    assert note_left_open(store, run) == replace(run, error=LEFT_OPEN)
+
+
+def test_a_run_whose_lease_was_released_is_left_open(store):
+    """Its end could not be recorded."""
+    run, mine = begun(store)
+    mine.release()
+
+    assert is_left_open(store, run)
+
+
+def test_a_run_that_ended_since_it_was_read_is_not_left_open(store):
+    """It was read as running, then ended and released its lease."""
+    run, mine = begun(store)
+    store.update_run(replace(run, state=State.COMPLETE))
+    mine.release()
+
+    assert not is_left_open(store, run)
+
+
+def test_of_a_run_elsewhere_its_silence_is_said(store, monkeypatch):
+    """Whether its process lives cannot be seen from here."""
+    run, _ = begun(store)
+    monkeypatch.setattr(process, "is_alive", lambda _who: None)
+    later = datetime.now(UTC) + timedelta(minutes=2)
+
+    assert not is_left_open(store, run)
+    assert "for 2 min" in (note_left_open(store, run, later).error or "")
+
+
+def test_lists_and_logs_know_of_a_dead_controller(folder, spanwise, monkeypatch):
+    """`runs` and `show` say so, as text and as JSON, and `logs --follow` ends."""
+    (folder / "p.py").write_text(
+        "from spanwise import Component, Output, Pipeline, Report\n\n\n"
+        "class Make(Component):\n"
+        "    def run(self, report: Output[Report]) -> None:\n"
+        '        (report.path / "x").touch()\n\n\n'
+        'p = Pipeline("p", [Make()])\n'
+    )
+    deaths = InlineDeaths(folder, run_inline(monkeypatch), monkeypatch)
+    deaths.kill_during(lambda: spanwise("run", "p.py"), 0.05)
+
+    said = {line: spanwise(*line.split())[1] for line in ("runs", "runs --json", "show p", "show p --json")}
+    followed, _, _ = spanwise("logs", "p", "--follow")
+
+    assert all(LEFT_OPEN in out for out in said.values()), said
+    assert json.loads(said["runs --json"])[0]["state"] == "running"
+    assert followed == 0
