@@ -22,7 +22,7 @@ from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.renewal import current_without_span
-from spanwise.orchestrator.run import format_source
+from spanwise.orchestrator.run import Run, Trigger, format_source
 from spanwise.orchestrator.serving import highest_version
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
@@ -57,6 +57,7 @@ class TaintedModel:
     run: str  #: the run that trained it
     bases: tuple[str, ...] = ()  #: names of tainted models that it was warm-started from
     directly: bool = False  #: it read the wrong data itself
+    replay: bool = False  #: a replay trained it, which no other run reads
     pushes: tuple[ModelPush, ...] = ()
 
     @property
@@ -77,7 +78,7 @@ class TaintReport:
     others: tuple[Artifact, ...]  #: other artifacts made from it: examples, statistics, evaluations, …
     corrected: bool  #: every wrong version has a newer one
     reached: bool  #: the newest window still contains the span
-    outlived: bool  #: the newest model is not tainted
+    outlived: bool  #: the newest model of each node that trained these is not tainted
     backfill: str  #: the command that trains without the wrong data
 
     @property
@@ -88,7 +89,7 @@ class TaintReport:
 
 def find_calendar(store: Store, pipeline: str, text: str) -> Calendar:
     """The calendar in which a span was typed: that of the newest run, or of another node that ingests, if it fits."""
-    mine = run_calendar(next(store.runs(pipeline)))
+    mine = run_calendar(_newest_run(store, pipeline))
     others = _recorded_calendars(store, _ingesting_channels(store, pipeline)) - {mine}
     return next((calendar for calendar in (mine, *others) if _fits(text, calendar)), mine)
 
@@ -126,7 +127,7 @@ def trace_taint(
     Raises:
         NotRecorded: nothing was published for the span, or it has no such version.
     """
-    newest = next(store.runs(pipeline))
+    newest = _newest_run(store, pipeline)
     calendar = calendar or run_calendar(newest)
     channels = _ingesting_channels(store, pipeline)
     versions = {address: found for address in channels if (found := versions_of(store, address, span, calendar))}
@@ -160,9 +161,22 @@ def trace_taint(
         others=tuple(sorted((a for a in lineage.artifacts.values() if a.id not in mine), key=lambda a: a.id)),
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached,
-        outlived=not models or next(current_without_span(store, _address(models[-1].model))).id != models[-1].model.id,
+        outlived=_are_outlived(store, models),
         backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again]),
     )
+
+
+def _newest_run(store: Store, pipeline: str) -> Run:
+    """The newest run as people run the pipeline: not a replay, nor a push by name."""
+    ordinary = (run for run in store.runs(pipeline) if not run.replay and run.trigger is not Trigger.PUSH)
+    return next(ordinary, None) or next(store.runs(pipeline))
+
+
+def _are_outlived(store: Store, models: Sequence[TaintedModel]) -> bool:
+    """Whether the current model of each node is none of these; what a replay has trained is nobody's current model."""
+    tainted = {each.model.id for each in models}
+    addresses = {_address(each.model) for each in models if not each.replay}
+    return all(next(current_without_span(store, address)).id not in tainted for address in addresses)
 
 
 def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
@@ -229,6 +243,7 @@ def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
             run=_run(step),
             bases=tuple(a.name for a in read if a.kind == Model.kind),
             directly=any(a.kind != Model.kind for a in read),
+            replay=step.execution.replay,
             pushes=tuple(
                 ModelPush(artifact=push, destination=_destination(push), serves=served.serves(push, model))
                 for push in pushes[model.name]

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from spanwise.orchestrator import Artifact, Model, NotRecorded
+from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.inspect import taint
 from tests.scheduler.past import Past
 from tests.scheduler.records import DAY
@@ -41,6 +42,33 @@ def test_the_backfill_has_the_arguments_of_the_newest_run(corrected):
     assert found.backfill == (
         "spanwise backfill flights.py --param 'data=other data' --param window=3 --span 2013-01-06"
     )
+
+
+@pytest.mark.parametrize("facts", [{"replay": True}, {"trigger": Trigger.PUSH}])
+def test_the_arguments_are_those_of_an_ordinary_run(corrected, facts):
+    """A replay tries others, and who pushes a model by name does not run the pipeline."""
+    corrected.begin(DAY + 1, typed=("window=3",))
+    corrected.begin(typed=("window=1",), **facts)
+
+    found = taint.trace_taint(corrected.store, "flights", DAY + 1)
+
+    assert found.backfill == "spanwise backfill flights.py --param window=3 --span 2013-01-06"
+
+
+def test_each_node_that_trains_has_to_have_learned_without_it(corrected):
+    """One of two was trained again since: the newest model of the other is still tainted."""
+    address = taint._ingesting_channels(corrected.store, "flights")[0]
+    days = [corrected.store.of_span(address, DAY + n) for n in range(3)]
+    spans = [DAY + n for n in range(3)]
+    old, new = ([versions[place] for versions in days] for place in (0, -1))
+    corrected.do("Trainer2", {"examples": old}, model=[corrected.draft(Model, "second", spans=spans)])
+    corrected.train(new)
+
+    assert not taint.trace_taint(corrected.store, "flights", DAY + 1).outlived
+
+    corrected.do("Trainer2", {"examples": new}, model=[corrected.draft(Model, "third", spans=spans)])
+
+    assert taint.trace_taint(corrected.store, "flights", DAY + 1).outlived
 
 
 def learned(found):
