@@ -13,7 +13,7 @@ from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.run import Run
 from spanwise.scheduler.data_service.observation import read_status
 from spanwise.scheduler.formatting import iso_time
-from spanwise.scheduler.inspect import find, lineage, records
+from spanwise.scheduler.inspect import find, lineage, records, verdicts
 from spanwise.scheduler.inspect.diff import differences_document
 from spanwise.scheduler.inspect.taint import find_calendar, taint_document, trace_taint
 from spanwise.scheduler.inspect.why import explanation_document
@@ -194,7 +194,8 @@ def _lineage(site: WebSite, ask: Ask) -> Answer:
     record = site.client.artifact(ask.path["id"])
     direction = Direction.DOWN if ask.query.get("direction") == "down" else Direction.UP
     found = walk(site.store, [record.artifact], direction, depth=ask.number("depth", 3, least=1, most=50))
-    return lineage.lineage_document(found, lineage.find_calendars(site.store, found.artifacts.values()))
+    document = lineage.lineage_document(found, lineage.find_calendars(site.store, found.artifacts.values()))
+    return {**document, "verdicts": verdicts.list_verdicts(site.store, found.artifacts.values())}
 
 
 def _tainted(site: WebSite, ask: Ask) -> Answer:
@@ -312,7 +313,7 @@ ENDPOINTS = (
         "/api/artifacts/{id}/lineage",
         "Its lineage, as `spanwise lineage --json` prints it",
         _lineage,
-        (("direction", "up or down"), ("depth", "so many executions")),
+        (("direction", "up or down"), ("depth", "so many executions, 3 by default")),
     ),
     Endpoint("/api/search", "Pipelines, runs, spans and artifacts by anything typed", _search, (("q", "the text"),)),
     Endpoint(

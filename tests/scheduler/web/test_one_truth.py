@@ -82,3 +82,43 @@ def test_every_place_tells_what_became_of_ticks_alike(past, site, page, spanwise
         elif overview[name]["health"] == "on time":
             assert not urgent
             assert not any(missed[k] for k in mine), about
+
+
+def test_commands_the_api_and_the_client_say_the_same_of_runs_and_artifacts(past, site, page, spanwise):
+    """A backfill, a correction, a run that died, and what each command prints of them with `--json`."""
+    days = []
+    for number in range(3):
+        past.begin(15_710 + number)
+        days.append(past.ingest(15_710 + number))
+        past.count(days[-1])
+        model = past.train(list(days))
+        past.evaluate(model, days)
+        past.push(model, 100 + number)
+    past.begin(15_711)
+    past.ingest(15_711, version=2)
+    past.store.begin_run(Run(pipeline="flights", calendar="day", started=datetime.now(UTC)))
+    assert spanwise("unbless", model.name, "--because", "too slow")[0] == 0
+
+    def printed(*words):
+        return json.loads(spanwise(*words, "--json")[1])
+
+    last = printed("runs", "flights")
+    assert last[0]["error"]
+    assert page("/api/pipelines/flights/runs").json() == last
+    assert page("/api/pipelines").json()[0]["latest"] == last[0]
+    for number in (2, 3, 5):
+        shown = printed("show", f"flights/{number}")
+        assert page(f"/api/runs/flights/{number}").json() == shown
+        assert json.loads(json.dumps(site.client.run_record(f"flights/{number}").document())) == shown
+    differences = printed("diff", "flights/2", "flights/3")
+    assert differences["differences"]
+    assert page("/api/runs/flights/3/diff").json() == differences
+    assert page("/api/runs/flights/3/why/Trainer").json() == printed("why", "flights/3", "Trainer")
+    assert page("/api/pipelines/flights/tainted/2013-01-06").json() == printed(
+        "tainted", "flights", "--span", "2013-01-06"
+    )
+    for direction, name in (("up", model.name), ("down", days[0].name)):
+        lineage = printed("lineage", name, f"--{direction}", "--depth", "3")
+        artifact = site.client.artifact(name).artifact
+        assert lineage["verdicts"] or direction == "down"
+        assert page(f"/api/artifacts/{artifact.id}/lineage?direction={direction}").json() == lineage
