@@ -22,7 +22,7 @@ from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.run.resume import resume_request
 from tests.scenario.inline import InlineExecutor
 
-SEEDS = range(int(os.environ.get("SPANWISE_TEST_EDITED", "12")))
+SEEDS = range(int(os.environ.get("SPANWISE_TEST_EDITED", "8")))
 STEPS = 16
 
 

@@ -22,7 +22,7 @@ from tests.scenario.inline import run_inline
 from tests.scenario.system_model import Learned, SystemModel
 from tests.scenario.test_system import Bench, Story, read
 
-SEEDS = range(int(os.environ.get("SPANWISE_TEST_EXPLAINED", "4")))
+SEEDS = range(int(os.environ.get("SPANWISE_TEST_EXPLAINED", "3")))
 STEPS = 28
 RECENT = 6  # runs that are explained
 
