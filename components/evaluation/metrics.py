@@ -122,7 +122,7 @@ def merge_sums(one: Sums, other: Sums) -> Sums:
     if "spread" in one:  # Chan, Golub & LeVeque 1983
         share = np.divide(other["rows"], merged["rows"], out=np.zeros_like(merged["rows"]), where=merged["rows"] > 0)
         apart = other["mean"] - one["mean"]
-        merged["mean"] = one["mean"] + apart * share
+        merged["mean"] = np.where(share == 1, other["mean"], one["mean"] + apart * share)  # of no rows, it says nothing
         merged["spread"] = one["spread"] + other["spread"] + apart**2 * one["rows"] * share
     return merged
 
@@ -152,15 +152,29 @@ def _spread(rows: ScoredRows, weights: Floats, total: Floats) -> Sums:
     """The mean of the labels, and the sum of their squared distances from it, by group and replicate.
 
     Both are taken around a median of each group, so that neither a large mean nor a few far labels swallow the spread,
-    also in replicates that leave out the far ones.
+    also in replicates that leave out the far ones. Rows of little or no weight do not choose it.
     """
     ends = [*rows.starts[1:].tolist(), len(rows.labels)]
-    parts = [rows.labels[first:end] for first, end in zip(rows.starts.tolist(), ends, strict=True)]
-    middles = np.array([np.partition(part, len(part) // 2)[len(part) // 2] for part in parts])
+    parts = [slice(first, end) for first, end in zip(rows.starts.tolist(), ends, strict=True)]
+    middles = np.array(
+        [_median(rows.labels[part], None if rows.weights is None else rows.weights[part]) for part in parts]
+    )
     away = rows.labels - middles[rows.groups]
     once, twice = (np.add.reduceat(weights * each, rows.starts, axis=1).T for each in (away, away * away))
     mean = np.divide(once, total, out=np.zeros_like(once), where=total > 0)
     return {"mean": middles[:, None] + mean, "spread": np.maximum(twice - once * mean, 0)}
+
+
+def _median(labels: Floats, weights: Floats | None) -> np.float64:
+    """A label of which about half of the weight is on either side."""
+    if weights is None or not weights.any():
+        half = len(labels) // 2
+        middle: np.float64 = np.partition(labels, half)[half]
+        return middle
+    order = np.argsort(labels)
+    ends = np.cumsum(weights[order])
+    found: np.float64 = labels[order[np.searchsorted(ends, ends[-1] / 2)]]
+    return found
 
 
 def _loss(rows: ScoredRows, _at: float) -> Floats:

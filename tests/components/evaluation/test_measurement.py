@@ -245,6 +245,34 @@ def test_weights_count_as_scikit_learn_has_them(lake, tmp_path, memory_rows):
     assert low < value["auc"] < high
 
 
+@pytest.mark.parametrize("memory_rows", [10**6, 100])
+@pytest.mark.parametrize("far", [1e7, 1e9, 1e18])
+def test_labels_of_rows_without_weight_leave_the_figures_alone(tmp_path, memory_rows, far):
+    """r2 is that of the rows which count, also where most rows do not and their labels are far away; NaN where these are equal."""
+    draw = np.random.default_rng(0)
+    counts = draw.random(3000) < 0.4
+    y, score, origin = draw.normal(100, 10, 3000), draw.normal(100, 10, 3000), draw.choice(["p", "q"], 3000)
+    y[origin == "q"] = 0.1
+    table = pa.table({"y": np.where(counts, y, far), "new": score, "origin": origin, "w": counts * 0.3})
+    examples = [written(tmp_path, 1, {"eval": table})]
+
+    found = answer(
+        examples,
+        memory_rows=memory_rows,
+        models={"new": Path("new")},
+        names=("r2",),
+        slicings=(("origin",),),
+        weight="w",
+    )
+
+    r2 = {group["origin"]: found.slices[0].figures["new"]["r2"][n] for n, group in enumerate(found.slices[0].groups)}
+    here = counts & (origin == "p")
+    assert r2["p"][0] == pytest.approx(reference.r2_score(y[here], score[here]), rel=1e-12)
+    assert np.abs(r2["p"][1:] - r2["p"][0]).max() < 0.5
+    assert np.isnan(r2["q"]).all()
+    assert found.overall["new"]["r2"][0, 0] == pytest.approx(reference.r2_score(y[counts], score[counts]), rel=1e-9)
+
+
 def test_weights_that_mean_nothing_are_refused(tmp_path):
     """A weight is a finite number that is not negative."""
     for number, odd in enumerate([-1.0, float("nan"), None, float("inf")]):
