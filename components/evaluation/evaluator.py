@@ -145,9 +145,7 @@ class Evaluator(Component):
         for role, each in (("model", model), ("baseline", rival)):
             if each is not None:
                 refuse_other_graph(self.name, ordered, each, role)
-        names, custom = _select_metrics(
-            metrics, {**(thresholds or {}), **(slice_thresholds or {})}, classes=bool(classes)
-        )
+        names, custom = _select_metrics(metrics, thresholds or {}, slice_thresholds or {}, classes=bool(classes))
         spec = EvaluationSpec(
             schema=schema,
             label=label,
@@ -265,13 +263,24 @@ def _slicing(spec: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _select_metrics(
-    metrics: Sequence[str | Metric] | None, thresholds: Mapping[str, Threshold], *, classes: bool
+    metrics: Sequence[str | Metric] | None,
+    thresholds: Mapping[str, Threshold],
+    slice_thresholds: Mapping[str, Threshold],
+    *,
+    classes: bool,
 ) -> tuple[tuple[str, ...], tuple[Metric, ...]]:
     """The metrics to compute: by name, with those that have a threshold, and the user's own."""
     asked = USUAL["classes" if classes else "binary"] if metrics is None else metrics
     own = tuple(m for m in asked if isinstance(m, Metric))
-    named = [m for m in asked if isinstance(m, str)] + [t for t in thresholds if t not in {m.name for m in own}]
-    return tuple(dict.fromkeys(("count", *named))), own
+    limited = [t for t in (*thresholds, *slice_thresholds) if t not in {m.name for m in own}]
+    beside = [recall for t in slice_thresholds if (recall := _recall_beside(t)) is not None]
+    return tuple(dict.fromkeys(("count", *(m for m in asked if isinstance(m, str)), *limited, *beside))), own
+
+
+def _recall_beside(metric: str) -> str | None:
+    """The recall that says whether a precision is undefined for the labels, or because no row is predicted positive."""
+    name, at, score = metric.partition("@")
+    return f"recall{at}{score}" if name == "precision" else None
 
 
 # --- the report ---------------------------------------------------------------------------------------------------
@@ -348,9 +357,8 @@ def _judge_measurement(
             each = figures(group.figures, place, model=model, baseline=baseline, method=method, intervals=not small)
             slices.append({"slice": plain_slice(values), "small": small, **each.plain()})
             if not small:
-                findings += _of_slice(
-                    judge(mine, each.metrics, each.baseline_metrics), values, measurement.unscored[model]
-                )
+                found = judge(mine, each.metrics, each.baseline_metrics)
+                findings += _of_slice(found, values, each.metrics, measurement.unscored[model])
     refusals = [f.reason for f in findings if f.passed is False] if findings else None
     described = overall.plain()
     report = {
@@ -375,10 +383,13 @@ def _judge_measurement(
     return report, refusals
 
 
-def _of_slice(findings: Sequence[Finding], values: Mapping[str, object], unscored: int) -> Iterator[Finding]:
+def _of_slice(
+    findings: Sequence[Finding], values: Mapping[str, object], metrics: Mapping[str, float], unscored: int
+) -> Iterator[Finding]:
     """The findings, marked with their slice; a metric that is undefined for its labels is not judged there."""
     for finding in findings:
-        unjudged = math.isnan(finding.value) and not unscored
+        recall = metrics.get(_recall_beside(finding.metric) or "", math.nan)
+        unjudged = math.isnan(finding.value) and not unscored and math.isnan(recall)
         yield replace(finding, slice=values, passed=None if unjudged else finding.passed)
 
 

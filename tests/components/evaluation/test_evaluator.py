@@ -432,6 +432,21 @@ def test_a_slice_that_tells_nothing_is_not_judged(tmp_path, rows, small, judged)
     assert only(execution, "blessing").properties["blessed"] == 1
 
 
+@pytest.mark.parametrize(("label", "passed"), [(1, False), (0, None)], ids=["positive rows", "none"])
+def test_a_model_that_finds_no_positive_row_of_a_slice_has_no_precision_there_by_its_own_fault(tmp_path, label, passed):
+    """It is refused where the slice has positive rows; where it has none, that nothing is found is right."""
+    y = MANY[7]["y"][:300] + [label, 0] * 60
+    rows = {1: {**MANY[7], "x": MANY[7]["x"][:300] + [0.1] * 120, "y": y}}
+
+    execution = evaluated(
+        tmp_path, rows=rows, slices=("origin",), slice_thresholds={"precision@0.4": Threshold(at_least=0.5)}
+    )
+
+    found = {t["slice"]["origin"]: t["passed"] for t in report(execution)["thresholds"]}
+    assert found == {"JFK": True, "Łódź <b>": passed}
+    assert only(execution, "blessing").properties["blessed"] == (passed is None)
+
+
 def test_scores_that_are_no_numbers_refuse_the_model_in_slices_too(tmp_path):
     """A model that says nothing of some rows is undefined there, and undefined by its own fault."""
     rows = {1: {**MANY[7], "x": [math.nan, *MANY[7]["x"][1:]]}}
