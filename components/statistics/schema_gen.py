@@ -27,7 +27,7 @@ UNSETTLED = ("missing_values", "not_finite", "range", "length")
 class SchemaGen(Component):
     """Publishes the curated schema, or infers one if there is none.
 
-    A schema inferred from a span always fits it, so infer from the accepted spans before it:
+    A schema inferred from a span fits it, so infer from the accepted spans before it:
 
         earlier = Previous(statistics["statistics"], n=28, name="Earlier")
         schema = SchemaGen(statistics=statistics["statistics"], earlier=earlier["statistics"])
@@ -118,7 +118,8 @@ def infer(
     cannot know only warns.
 
     - type: as found.
-    - present: twice the share that is missing, and 5 percent more, may be missing; in whole percent.
+    - present: twice the share that is missing, in the split that lacks most, and 5 percent more, may be missing; in
+      whole percent.
     - finite: unless there was NaN or an infinity.
     - values: of texts, where there are at most `max_values`, all are known and each occurs 10 times on average.
     - min, max: of numbers, as far again below and above as they lie apart, without crossing zero. A number that is
@@ -130,7 +131,10 @@ def infer(
     from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Severity
 
     there = None if newest is None else newest.whole().features.keys()
-    features = {n: _infer(f, max_values) for n, f in statistics.whole().features.items()}
+    features = {
+        name: _infer(feature, max_values, missing=_greatest_missing_share(name, statistics))
+        for name, feature in statistics.whole().features.items()
+    }
     return DataSchema(
         severity={} if settled else {AnomalyCheck(name): Severity.WARNING for name in UNSETTLED},
         features={
@@ -139,7 +143,13 @@ def infer(
     )
 
 
-def _infer(feature: FeatureStatistics, max_values: int) -> FeatureSchema:
+def _greatest_missing_share(name: str, statistics: SpanStatistics) -> float:
+    """Each split is held against the schema by itself, so what one of them lacks says what any may lack."""
+    found = (split.features.get(name) for split in statistics.splits.values())
+    return max((feature.missing_share for feature in found if feature is not None), default=0.0)
+
+
+def _infer(feature: FeatureStatistics, max_values: int, *, missing: float) -> FeatureSchema:
     from spanwise.components.statistics.schema import FeatureSchema
 
     least, most = _range(feature)
@@ -147,7 +157,7 @@ def _infer(feature: FeatureStatistics, max_values: int) -> FeatureSchema:
     apart = _distance(feature)
     return FeatureSchema(
         type=feature.type,
-        present=max(0.0, math.floor(95 - 200 * feature.missing_share) / 100),
+        present=max(0.0, math.floor(95 - 200 * missing) / 100),
         finite=not (feature.nan or feature.infinite),
         values=_values(feature, max_values),
         min=least,

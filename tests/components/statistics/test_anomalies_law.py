@@ -13,6 +13,7 @@ import pyarrow as pa
 from spanwise.components.statistics.anomalies import read, validate, write
 from spanwise.components.statistics.anomalies_page import page
 from spanwise.components.statistics.schema import DataSchema, FeatureSchema
+from spanwise.components.statistics.schema_gen import infer
 from spanwise.components.statistics.span_statistics import SpanStatistics, SplitCounts, count_column
 from spanwise.components.statistics.statistics_page import compare
 from tests.components.ingest.generated import build, draw_type, draw_value, has_missing_fixed_list
@@ -134,6 +135,17 @@ def test_anomalies_are_those_that_python_finds(tmp_path):
             error.add_note(f"seed {seed}: {type_} {splits} {schema}")
             raise
         before = statistics  # of another type: the page shows both, and draws nothing of them beside each other
+
+
+def test_what_is_inferred_of_a_span_finds_nothing_odd_in_its_splits():
+    """Of every type, also where one split alone lacks values; a split without rows is odd by itself."""
+    for seed in range(SPANS):
+        type_, splits = draw_splits(Random(f"inferred {seed}"))
+        statistics = count_splits(type_, splits)
+
+        found = validate(statistics, infer(statistics), statistics)
+
+        assert {each.check.value for each in found} <= {"empty_split", "skew"}, (seed, type_, splits, found)
 
 
 def test_times_of_other_units_have_not_drifted():
