@@ -115,7 +115,10 @@ def read_rows(part: ExamplesPart, spec: EvaluationSpec) -> Iterator[ExactRows]:
 def _read_labels(spec: EvaluationSpec, table: pa.Table) -> Floats:
     if spec.classes:
         return predictions.classes(spec.label, table, spec.classes)
-    return predictions.labels(spec.label, table)
+    labels = predictions.labels(spec.label, table)
+    if (mismatch := metrics.find_mismatch(spec.names, labels[~np.isnan(labels)], np.zeros(0))) is not None:
+        raise ParameterError(f"{mismatch}.")
+    return labels
 
 
 def _predict_scores(
@@ -140,9 +143,8 @@ def _predict_scores(
                 scores[model] = predictions.scores(output, len(labels))
         except Exception as error:
             raise ModelFailed.from_error(model, error) from error
-        mismatch = metrics.find_mismatch(spec.names, np.zeros(0) if spec.classes else labels, scores[model])
-        if mismatch is not None:
-            raise ParameterError(f"{model}: {mismatch}.")
+        if (mismatch := metrics.find_mismatch(spec.names, np.zeros(0), scores[model])) is not None:
+            raise ModelFailed(model, f"{mismatch}.")
     return scores, chosen
 
 

@@ -88,7 +88,7 @@ def find_mismatch(names: Iterable[str], labels: Floats, scores: Floats) -> str |
             f"{', '.join(binary)} need{'s' if len(binary) == 1 else ''} labels 0 and 1; found the label {odd[0]:g}; "
             "map the labels to 0 and 1 with label=<function>, name classes=(…), or use mae, rmse, r2"
         )
-    if "log_loss" in kinds and (odd := scores[(scores < 0) | (scores > 1)]).size:
+    if "log_loss" in kinds and (odd := scores[np.isfinite(scores) & ((scores < 0) | (scores > 1))]).size:
         return (
             f"log_loss needs probabilities; found the score {odd[0]:g}; "
             "return probabilities from predict_fn, or leave the metric out"

@@ -226,6 +226,29 @@ def test_a_model_that_misses_a_threshold_is_refused_with_reasons(tmp_path):
     assert report(refused)["reasons"] == blessing.properties["reasons"]
 
 
+def test_a_champion_whose_scores_suit_no_metric_has_failed(tmp_path):
+    """The error names it and the way out; where champions that fail are ignored, so is this one."""
+    rows = {1: {"x": [0.5] * 6, "y": [0, 1] * 3, "z": [0.2, 7.0] * 3}}
+
+    failed = evaluated(tmp_path / "fail", rows=rows, rival="z")
+    ignored = evaluated(tmp_path / "ignore", rows=rows, rival="z", on_baseline_error="ignore")
+
+    assert "the baseline p/baseline/artifact/1" in failed.error
+    assert "log_loss needs probabilities; found the score 7" in failed.error
+    assert "spanwise unbless p/baseline/artifact/1" in failed.error
+    assert "log_loss needs probabilities" in report(ignored)["baseline_error"]
+
+
+def test_an_infinite_score_leaves_the_metrics_undefined(tmp_path):
+    """As a missing one does: it refuses the model, and does not fail the node."""
+    rows = {1: {"x": [0.5] * 5 + [math.inf], "y": [0, 1] * 3}}
+
+    execution = evaluated(tmp_path, rows=rows, thresholds={"log_loss": Threshold(at_most=1.0)})
+
+    assert only(execution, "blessing").properties["blessed"] == 0
+    assert report(execution)["overall"]["log_loss"] is None
+
+
 def test_without_thresholds_there_is_no_verdict(tmp_path):
     """Nothing was asked of the model, so it is neither blessed nor refused (TFX)."""
     execution = evaluated(tmp_path)

@@ -151,6 +151,7 @@ def test_a_name_that_is_none_is_told(name, said):
     [
         ("auc", 2.0, 0.5, "label 2"),
         ("log_loss", 1.0, 1.5, "score 1.5"),
+        ("log_loss", 1.0, np.inf, None),  # which makes the metric undefined
         ("accuracy", 1.0, 1.5, None),
         ("rmse", 2.0, 7.0, None),
     ],
