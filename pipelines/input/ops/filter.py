@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -67,13 +68,27 @@ class Filter(Op):
 
 
 def check_condition(condition: Condition, schema: pa.Schema) -> None:
-    """Refuses an expression that names other columns, or that is not a condition on them.
+    """Refuses an expression that does not name its columns, names others, or is not a condition on them.
 
     Raises:
         DatasetError: says what does not match.
     """
     for expression in parts_of_condition(condition):
         _check_expression(expression, schema)
+        _refuse_positions(expression)
+
+
+def _refuse_positions(expression: pc.Expression) -> None:
+    """Refuses `pc.field(0)`, which is another column where other columns are read."""
+    import pyarrow as pa
+
+    try:
+        pickle.dumps(expression)
+    except pa.ArrowNotImplementedError as error:  # Arrow stores names only
+        if "FieldPath(" in str(expression):
+            raise DatasetError(
+                f'filter({expression}): expected columns by their names, as in col("fare") > 3, not by their positions.'
+            ) from error
 
 
 def _check_expression(expression: pc.Expression, schema: pa.Schema) -> None:
@@ -92,7 +107,8 @@ def columns_of(expression: Condition, schema: pa.Schema) -> frozenset[str]:
 
     def needs(name: str) -> bool:
         try:
-            check_condition(expression, schema.remove(schema.get_field_index(name)))
+            for part in parts_of_condition(expression):
+                _check_expression(part, schema.remove(schema.get_field_index(name)))
         except DatasetError:
             return True
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _MOST_FLOATS: Final = 3
 """Columns of floats in a condition by which row groups are left out: each doubles the number of proofs."""
+
+_JUDGED: Final = frozenset({"invert", "is_valid", "is_null", "is_in"})
+"""The functions that Arrow judges rightly by statistics, as are comparisons, `and` and `or`; not so a cast."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,22 @@ def _groups_by_statistics(
     return {group.id for part in fragment.split_by_row_group(whole_condition(condition)) for group in part.row_groups}
 
 
+def _is_judged(condition: Condition, types: Sequence[pa.DataType]) -> bool:
+    """Whether Arrow judges a condition on columns of these types rightly by statistics."""
+    import pyarrow as pa
+
+    if any(map(pa.types.is_nested, types)):
+        return False
+    judged = _JUDGED
+    if any(map(pa.types.is_floating, types)):
+        judged -= {"is_in"}  # statistics write a zero as -0.0, which is in no list with 0.0
+    if any(map(pa.types.is_dictionary, types)):
+        judged -= {"is_null", "is_valid"}  # it takes nulls throughout for a value
+    text = str(whole_condition(condition))
+    has_nan = re.search(r"\bnan\b", text) is not None  # it takes a bound of statistics for less than a NaN
+    return not has_nan and judged.issuperset(re.findall(r"(\w+)\(", text))
+
+
 class ParquetReader:
     """Reads row groups, one file open at a time."""
 
@@ -221,9 +241,7 @@ class ParquetReader:
         if condition is None or any(there.get(each.name) != each.type for each in needed):
             return None
         floats = [each for each in needed if pa.types.is_floating(each.type)]
-        if len(floats) > _MOST_FLOATS or any(pa.types.is_nested(each.type) for each in needed):
-            return None
-        if "nan" in str(whole_condition(condition)):  # Arrow takes a bound of statistics for less than a NaN
+        if len(floats) > _MOST_FLOATS or not _is_judged(condition, [each.type for each in needed]):
             return None
         filesystem, name = locate(path)
         found: set[int] = set()
@@ -231,7 +249,7 @@ class ParquetReader:
             for count in range(len(floats) + 1):
                 for missing in itertools.combinations(floats, count):
                     found |= _groups_by_statistics(condition, missing, name, filesystem)
-        except pa.ArrowInvalid:  # as where a column is 0 throughout and another condition keeps it from dividing
+        except pa.ArrowException:  # statistics are not converted as rows are: `isin` with times of another zone
             return None
         return frozenset(found)
 

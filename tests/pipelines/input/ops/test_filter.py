@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed
@@ -32,6 +33,8 @@ def test_a_condition_a_mask_and_a_predicate_agree(rows):
         (inputs.col("fares") > 1, "The columns are fare, zone"),
         (inputs.col("zone") > 1, "zone > 1"),
         (inputs.col("fare") + 1, "expected a condition, which is true or false, not double"),
+        (pc.field(0) > 1, "by their names"),
+        ((inputs.col("fare") > 1) & pc.is_valid(pc.field(1)), "by their names"),
     ],
 )
 def test_a_condition_that_does_not_fit_is_found_when_the_graph_is_built(rows, condition, message):
