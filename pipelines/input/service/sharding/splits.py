@@ -20,7 +20,7 @@ from spanwise.pipelines.input.ops.csv import Csv
 from spanwise.pipelines.input.ops.file_source import FileSource
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
-from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.ops.parquet import Parquet, ParquetRowGroup
 from spanwise.pipelines.input.ops.random_access import RandomAccess
 from spanwise.pipelines.input.ops.random_map import RandomMap
 from spanwise.pipelines.input.ops.range import Range
@@ -268,7 +268,10 @@ def splits_of_shard(op: Op, shards: int, shard: int) -> Iterator[tuple[int, Op]]
 def with_files(source: Op, paths: Sequence[str]) -> Op:
     """The source with only these of its files."""
     if isinstance(source, Parquet):
-        groups = tuple(group for group in source.groups if group.path in paths)
+        of_file: dict[str, dict[int, ParquetRowGroup]] = {}
+        for group in source.groups:  # again for each time that its file is named
+            of_file.setdefault(group.path, {})[group.number] = group
+        groups = tuple(group for path in paths for group in of_file.get(path, {}).values())
         return replace(source, paths=tuple(paths), groups=groups)
     if isinstance(source, ArrowFiles):
         from spanwise.pipelines.input.ops.ipc import count_rows
