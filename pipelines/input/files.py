@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from spanwise.orchestrator.errors import ColumnsChanged, DatasetError, UnreadableInput
@@ -156,6 +156,25 @@ def unify_schemas(
                     f"{fix(field.name)}"
                 )
     return pa.schema([(name, type_) for name, (type_, _) in found.items()])
+
+
+def refuse_other_columns(path: str, now: pa.Schema, schema: pa.Schema, had: Container[str]) -> None:
+    """Refuses a file that has lost a column since the dataset was made, whose rows would be null, or changed its type.
+
+    Raises:
+        UnreadableInput: names the file and the column.
+    """
+    import pyarrow as pa
+
+    for field in schema:
+        at = now.get_field_index(field.name)
+        if at < 0 and field.name in had:
+            change = f"it has no column {field.name!r} any more"
+        elif at >= 0 and now.field(at).type not in (field.type, pa.null()):
+            change = f"its column {field.name!r} is {now.field(at).type} now, and was {field.type}"
+        else:
+            continue
+        raise UnreadableInput(f"{path} was replaced after the dataset was made: {change}. Make the dataset again.")
 
 
 def check_unique_columns(who: str, schema: pa.Schema) -> None:

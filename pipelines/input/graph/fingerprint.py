@@ -34,7 +34,7 @@ _SPEED: Final = frozenset(
 )
 _DERIVED: Final = {  # what follows from the files
     "Parquet": {"groups", "schema"},
-    "ArrowFiles": {"schema", "rows"},
+    "ArrowFiles": {"files", "schema", "rows"},
     "Csv": {"inferred"},
     "Snapshot": {"stamps", "bindings"},
 }

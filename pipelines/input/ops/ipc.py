@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.files import PartStream, Paths, conform, list_files, locate, unify_schemas
+from spanwise.pipelines.input.files import (
+    PartStream,
+    Paths,
+    conform,
+    list_files,
+    locate,
+    refuse_other_columns,
+    unify_schemas,
+)
 from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream
 
 if TYPE_CHECKING:
@@ -17,9 +25,18 @@ if TYPE_CHECKING:
 _MAGIC = b"ARROW1"  # how a file begins; a stream does not
 
 
+@dataclass(frozen=True)
+class ArrowFile:
+    """What the metadata of a file said when the dataset was made."""
+
+    columns: frozenset[str]
+    rows: int | None  #: None for a stream
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArrowFiles(Op):
     paths: tuple[str, ...]
+    files: dict[str, ArrowFile] = field(repr=False)  #: of these paths, and maybe of others
     schema: pa.Schema = field(repr=False)
     rows: int | None  #: None if that requires reading them
 
@@ -37,7 +54,11 @@ class ArrowFiles(Op):
 
     def open(self, opening: Opening) -> Stream:
         def read(part: int) -> Iterator[pa.RecordBatch]:
-            return cut_blocks(open_ipc(self.paths[part])[1], opening.block)
+            path = self.paths[part]
+            schema, batches = open_ipc(path)
+            known = self.files[path]
+            refuse_other_columns(path, schema, self.schema, known.columns)
+            return cut_blocks(_refuse_other_rows(path, batches, known.rows), opening.block)
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
             return conform(batch, self.schema)
@@ -54,10 +75,13 @@ def arrow_files(paths: Paths) -> ArrowFiles:
         ColumnsChanged: two files have different types for one column.
     """
     files = list_files("from_arrow_files", paths)
-    schema = unify_schemas("from_arrow_files", ((path, open_ipc(path)[0]) for path in files))
-    counts = [count_rows(path) for path in files]
+    schemas = [(path, open_ipc(path)[0]) for path in files]
+    schema = unify_schemas("from_arrow_files", schemas)
+    found = {path: ArrowFile(frozenset(each.names), count_rows(path)) for path, each in schemas}
+    counts = [found[path].rows for path in files]
     known = [count for count in counts if count is not None]
-    return ArrowFiles(paths=files, schema=schema, rows=sum(known) if len(known) == len(counts) else None)
+    rows = sum(known) if len(known) == len(counts) else None
+    return ArrowFiles(paths=files, files=found, schema=schema, rows=rows)
 
 
 def open_ipc(path: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -78,6 +102,21 @@ def open_ipc(path: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         return stream.schema, iter(stream)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableInput(f"{path}: cannot be read as Arrow IPC ({error}).") from error
+
+
+def _refuse_other_rows(path: str, batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.RecordBatch]:
+    """The batches, of a file that had so many rows: other ops may count on their number."""
+    found = 0
+    for batch in batches:
+        found += batch.num_rows
+        if rows is not None and found > rows:
+            break
+        yield batch
+    if rows is not None and found != rows:
+        raise UnreadableInput(
+            f"{path} was replaced after the dataset was made: it had {rows:,} rows then, and has "
+            f"{'more' if found > rows else f'{found:,}'} now. Make the dataset again."
+        )
 
 
 def count_rows(path: str) -> int | None:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from spanwise.orchestrator.errors import DatasetError, UnreadableInput
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.files import PartStream, Paths, conform, list_files, locate, unify_schemas
+from spanwise.pipelines.input.files import (
+    PartStream,
+    Paths,
+    conform,
+    list_files,
+    locate,
+    refuse_other_columns,
+    unify_schemas,
+)
 from spanwise.pipelines.input.op import Count, Knob, Op, Opening, Stream, mix_seed
 from spanwise.pipelines.input.ops.filter import check_condition, columns_of
 from spanwise.pipelines.input.selection import Condition, filter_rows, whole_condition
@@ -38,6 +46,7 @@ class ParquetRowGroup:
     number: int
     rows: int
     file_rows: int  #: of all its row groups
+    file_columns: frozenset[str] = frozenset()  #: that its file had
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,9 +137,9 @@ def read_footer(path: str, stored: BinaryIO | None = None) -> tuple[pa.Schema, l
     """
     with open_parquet(path, stored) as file:
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        total = sum(sizes)
+        total, names = sum(sizes), frozenset(file.schema_arrow.names)
         return file.schema_arrow, [
-            ParquetRowGroup(path, number, rows, total) for number, rows in enumerate(sizes) if rows
+            ParquetRowGroup(path, number, rows, total, names) for number, rows in enumerate(sizes) if rows
         ]
 
 
@@ -220,6 +229,7 @@ class ParquetReader:
             self._wanted = self._possible_groups(group.path, self._file)
         if self._file is not None:
             _refuse_other_rows(group, self._file)
+            refuse_other_columns(group.path, self._file.schema_arrow, self._read, group.file_columns)
         if self._file is None or (self._wanted is not None and group.number not in self._wanted):
             return iter(())
         there = [name for name in self._read.names if name in self._file.schema_arrow.names]

@@ -116,6 +116,41 @@ def test_row_groups_that_were_not_there_are_not_left_out_in_silence(tmp_path):
         list(dataset)
 
 
+def write_parquet(rows, path):
+    pq.write_table(rows, path)
+
+
+def write_arrow(rows, path):
+    with pa.ipc.new_file(path, rows.schema) as file:
+        file.write_table(rows)
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        ({"x": [1, 2, 3, 4], "y": [5, 6, 7, 8]}, "it had 3 rows then, and has"),
+        ({"x": [1], "y": [5]}, "it had 3 rows then, and has 1 now"),
+        ({"x": [1, 2, 3], "z": [5, 6, 7]}, "it has no column 'y' any more"),
+        ({"x": [1, 2, 3], "y": ["5", "6", "7"]}, "its column 'y' is string now, and was int64"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("write", "read"), [(write_parquet, inputs.from_parquet), (write_arrow, inputs.from_arrow_files)]
+)
+@pytest.mark.parametrize(
+    "count_on", [lambda d: d, lambda d: d.take(4), lambda d: d.filter(inputs.col("y").is_null()), lambda d: d.skip(1)]
+)
+def test_a_file_that_was_replaced_after_the_dataset_was_made_is_refused(tmp_path, write, read, now, message, count_on):
+    """Its rows would be null in a column that is gone, and more or fewer than the dataset was planned for."""
+    path = str(tmp_path / "a")
+    write(pa.table({"x": [1, 2, 3], "y": [5, 6, 7]}), path)
+    dataset = count_on(read(path))
+    write(pa.table(now), path)
+
+    with pytest.raises(UnreadableInput, match=f"was replaced after the dataset was made: {message}"):
+        list(dataset)
+
+
 def test_an_image_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
     """Its bytes may be of two images."""
     path = tmp_path / "a.png"
