@@ -22,6 +22,7 @@ SpanwiseError
 │   ├── ResolutionError         a resolver found less than it needs
 │   │   └── WindowIncomplete    spans missing from a rolling window
 │   ├── FunctionFailed          a function of a dataset raised; the message says at which element
+│   │   └── BlockFailed         it was given a block of rows, of which `ignore_errors` leaves out none
 │   ├── StateMismatch           a saved state of a dataset that belongs to another graph
 │   ├── WorkerLost              a process that worked for a dataset was killed
 │   ├── ServiceError            the data service: not reachable, not allowed, not known to it, or damaged
@@ -135,6 +136,10 @@ class WindowIncomplete(ResolutionError):
 
 class FunctionFailed(RunError):
     """A function of a dataset raised; its error is the cause, the message says at which element."""
+
+
+class BlockFailed(FunctionFailed):
+    """It was given a block of rows, whose size is arbitrary: to leave it out would lose rows that are sound."""
 
 
 class StateMismatch(RunError):

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.orchestrator.errors import BlockFailed, DatasetError, FunctionFailed
 from spanwise.pipelines.input.arrays import as_arrays
 from spanwise.pipelines.input.element import read_only
 from spanwise.pipelines.input.op import Element
@@ -50,12 +50,21 @@ def element_caller(function: Callable[..., Any], wanted: Format | None = None) -
 
 def function_error(op: str, function: object, position: str, error: Exception) -> FunctionFailed:
     """The error for a function that raised at that position; raise it from the function's own."""
+    text = _describe(op, function, position, error)
+    return FunctionFailed(f"{text}Its own traceback is above; ignore_errors() leaves out elements that fail.")
+
+
+def block_error(op: str, function: object, position: str, error: Exception) -> BlockFailed:
+    """The error for a function or a condition that failed for a block of rows."""
+    text = _describe(op, function, position, error)
+    return BlockFailed(f"{text}Its own traceback is above; ignore_errors() leaves out no rows, which travel in blocks.")
+
+
+def _describe(op: str, function: object, position: str, error: Exception) -> str:
     name = getattr(function, "__qualname__", None) or repr(function)
     hint = _WRITTEN if isinstance(error, ValueError) and "read-only" in str(error) else ""
-    return FunctionFailed(
-        f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {str(error).rstrip('.')}. {hint}"
-        f"Its own traceback is above; ignore_errors() leaves out elements that fail."
-    )
+    reason = str(error).rstrip(".")
+    return f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {reason}. {hint}"
 
 
 _WRITTEN: Final = (

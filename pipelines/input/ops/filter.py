@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_column
-from spanwise.pipelines.input.call import Format, element_caller, function_error, resolve_format, row_range
+from spanwise.pipelines.input.call import Format, block_error, element_caller, function_error, resolve_format, row_range
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
@@ -158,7 +158,7 @@ class BlockFilterStream(FilterStream):
             try:
                 kept = filter_rows(block, self._holds(block))
             except Exception as error:
-                raise function_error("filter", self._op.predicate, row_range(at, block), error) from error
+                raise block_error("filter", self._op.predicate, row_range(at, block), error) from error
             if kept.num_rows:
                 return kept
         raise StopIteration

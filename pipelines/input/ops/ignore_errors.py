@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.orchestrator.errors import BlockFailed, DatasetError, FunctionFailed
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import in_rows
 
@@ -35,5 +35,7 @@ class IgnoreErrorsStream(SingleInputStream):
         while True:
             try:
                 return next(self._source)
+            except BlockFailed:  # in a batch, or as one row of it, a block does not show
+                raise
             except FunctionFailed as error:
                 _log.warning("element-skipped", extra={"reason": str(error)})

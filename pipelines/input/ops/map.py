@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays, as_batch
-from spanwise.pipelines.input.call import Format, element_caller, function_error, resolve_format, row_range
+from spanwise.pipelines.input.call import Format, block_error, element_caller, function_error, resolve_format, row_range
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
 from spanwise.pipelines.input.execution.ahead import AheadStream, parallelism_knob
 from spanwise.pipelines.input.execution.callers import Workers
@@ -141,7 +141,7 @@ class BlockCall:
             self._check_types(made.schema)
             return made  # noqa: TRY300
         except Exception as error:
-            raise function_error("map", self.function, row_range(position, block), error) from error
+            raise block_error("map", self.function, row_range(position, block), error) from error
 
     def _check_types(self, schema: pa.Schema) -> None:
         """Refuses a type that a column did not have in the blocks before: how rows are cut must change nothing."""

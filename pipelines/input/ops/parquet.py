@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from spanwise.orchestrator.errors import DatasetError, UnreadableInput
+from spanwise.pipelines.input.call import block_error
 from spanwise.pipelines.input.element import Spec, Table
 from spanwise.pipelines.input.files import (
     PartStream,
@@ -219,6 +220,7 @@ class ParquetReader:
         self._read: pa.Schema = pa.schema([op.schema.field(name) for name in names])
         self._needed = frozenset(needed)
         self._path = ""
+        self._number = 0  # of the row group
         self._file: pq.ParquetFile | None = None
         self._wanted: frozenset[int] | None = None  # the row groups of the file in which the condition can hold
 
@@ -232,6 +234,7 @@ class ParquetReader:
             refuse_other_columns(group.path, self._file.schema_arrow, self._read, group.file_columns)
         if self._file is None or (self._wanted is not None and group.number not in self._wanted):
             return iter(())
+        self._number = group.number
         there = [name for name in self._read.names if name in self._file.schema_arrow.names]
         batches: Iterator[pa.RecordBatch] = self._file.iter_batches(
             self._block.value, row_groups=[group.number], columns=there
@@ -264,9 +267,15 @@ class ParquetReader:
         return frozenset(found)
 
     def finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
         rows = conform(batch, self._read)
         if self._op.filter is not None:
-            rows = filter_rows(rows, self._op.filter)
+            try:
+                rows = filter_rows(rows, self._op.filter)
+            except pa.ArrowException as error:
+                where = f"row group {self._number} of {self._path}"
+                raise block_error("filter", self._op.filter, where, error) from error
         return rows if self._read.names == self._schema.names else rows.select(self._schema.names)
 
     def name(self, part: int) -> str:

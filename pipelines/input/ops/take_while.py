@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import element_caller, function_error, row_range
+from spanwise.pipelines.input.call import block_error, element_caller, function_error, row_range
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.ops.filter import check_condition
 from spanwise.pipelines.input.rows import in_rows
@@ -84,7 +84,7 @@ class RowTakeWhileStream(TakeWhileStream):
         try:
             count = self._count(block)
         except Exception as error:
-            raise function_error("take_while", self._op.predicate, row_range(at, block), error) from error
+            raise block_error("take_while", self._op.predicate, row_range(at, block), error) from error
         self.over = count < block.num_rows
         if not count:
             raise StopIteration

@@ -171,7 +171,7 @@ class WorkerTask:
     def _with_place(self, error: FunctionFailed) -> FunctionFailed:
         """The error, which counts elements of this pass, with where they lie in the dataset."""
         describe = None if self._pass is None else self._pass.describe_place
-        return FunctionFailed(f"{error} It counts from {describe()}") if describe else error
+        return type(error)(f"{error} It counts from {describe()}") if describe else error
 
     def _put(self, put: Callable[[], None]) -> None:
         with self._changed:
