@@ -12,22 +12,32 @@ from spanwise.scheduler.inspect import records
 from spanwise.scheduler.storage.disk_inventory import Leftover
 from spanwise.scheduler.storage.gc import CollectionPlan, CollectionResult
 
+MOST_LISTED = 1000
+"""How many of a kind are listed of one pipeline, unless all are asked for: nobody reads more."""
+
 _REASONS = 2  # that are printed of those to keep an artifact
 
 
 def format_collection(plan: CollectionPlan, result: CollectionResult | None, *, whole: bool = False) -> str:
-    """A plan or, with `result`, what came of it; `whole` also lists what is kept, and why."""
+    """A plan or, with `result`, what came of it; `whole` lists all of it, and also what is kept, and why."""
     artifacts, leftovers = _removed(plan, result)
     kept = plan.kept if whole else ()
+    limit = None if whole else MOST_LISTED
+    listed = artifacts[:limit]
     parts = [
-        records.format_artifacts(artifacts, {plan.pipeline: plan.calendar}) if artifacts else "",
-        _format_rows(("LEFTOVER", "SIZE", "WHY"), ((str(x.path), format_size(x.size_bytes), x.why) for x in leftovers)),
+        records.format_artifacts(listed, {plan.pipeline: plan.calendar}) if listed else "",
+        _format_rows(
+            ("LEFTOVER", "SIZE", "WHY"), ((str(x.path), format_size(x.size_bytes), x.why) for x in leftovers[:limit])
+        ),
         _format_rows(("UNFINISHED UPLOAD", "BEGUN"), ((str(u.url), _day(u)) for u in _uploads(plan, result))),
         _format_rows(
             ("KEPT", "SIZE", "WHY"),
             ((d.artifact.name, format_size(d.artifact.size_bytes), _format_reasons(d.reasons)) for d in kept),
         ),
-        _format_rows(("UNKNOWN, NOT TOUCHED", "WHY"), ((str(u.path), u.why) for u in plan.inventory.unknown_files)),
+        _format_rows(
+            ("UNKNOWN, NOT TOUCHED", "WHY"), ((str(u.path), u.why) for u in plan.inventory.unknown_files[:limit])
+        ),
+        "" if whole else _count_unlisted(plan, result),
     ]
     parts += [f"Unfinished uploads of pushes are not known: {reason}" for reason in plan.unlisted]
     if result is not None and result.failures:
@@ -72,6 +82,17 @@ def _format_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; empty when it has no rows."""
     cells = list(rows)
     return format_table(headers, cells) if cells else ""
+
+
+def _count_unlisted(plan: CollectionPlan, result: CollectionResult | None) -> str:
+    """How many are not listed, and how to see them; empty when there are none."""
+    artifacts, leftovers = _removed(plan, result)
+    found = {"artifact": artifacts, "leftover": leftovers, "unknown file": plan.inventory.unknown_files}
+    more = [format_count(len(row) - MOST_LISTED, noun) for noun, row in found.items() if len(row) > MOST_LISTED]
+    if not more:
+        return ""
+    how = "See all: --dry-run --all" if result is None else "With --all, gc lists all that it removes."
+    return f"Not listed: {', '.join(more)}. {how}"
 
 
 def _format_reasons(reasons: Sequence[str]) -> str:

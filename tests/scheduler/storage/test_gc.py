@@ -39,7 +39,7 @@ from spanwise.scheduler.backfill.record import Backfill, BackfillStage
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import Loaded
-from spanwise.scheduler.storage import gc
+from spanwise.scheduler.storage import formatting, gc
 from spanwise.scheduler.storage.disk_inventory import ASIDE
 from spanwise.scheduler.storage.pins import pin, unpin
 from tests.scheduler.conftest import Command
@@ -674,6 +674,30 @@ def test_gc_typed(spanwise: Command, project: Path) -> None:
     assert code == 0
     assert "removed, 18 B; 3 artifacts are kept. See why: --dry-run --all" in out
     assert "0 artifacts and 0 leftovers would be removed" in spanwise("gc", "--dry-run")[1]
+
+
+def test_of_many_the_first_are_listed_unless_all_are_asked_for(
+    spanwise: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line says how many more there are, and what lists them; the summary and the document cover all."""
+    monkeypatch.setattr(formatting, "MOST_LISTED", 2)
+    for text in ("one", "two", "three"):
+        assert spanwise("run", "flow.py", "--param", f"text={text}")[0] == 0
+    for name in ("a", "b", "c"):
+        (project / ".spanwise" / "flow" / name).write_text("somebody's")
+    options = ("gc", "flow", "--keep-last", "0", "--keep-younger", "0s")
+
+    few, every = (spanwise(*options, "--dry-run", *more)[1] for more in ((), ("--all",)))
+    document = json.loads(spanwise(*options, "--dry-run", "--json")[1])[0]
+    removed = spanwise(*options)[1]
+
+    artifacts = [a["name"] for a in document["artifacts"]]
+    assert len(artifacts) == 4
+    assert [name for name in artifacts if re.search(f"^{name} ", few, re.MULTILINE)] == artifacts[:2]
+    assert [name for name in artifacts if re.search(f"^{name} ", every, re.MULTILINE)] == artifacts
+    assert "\n\nNot listed: 2 artifacts, 1 unknown file. See all: --dry-run --all\n\nflow: 4 artifacts and" in few
+    assert "Not listed" not in every
+    assert "Not listed: 2 artifacts, 1 unknown file. With --all, gc lists all that it removes.\n" in removed
 
 
 @pytest.mark.parametrize(
