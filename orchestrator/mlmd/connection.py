@@ -74,6 +74,7 @@ class StoreConnection:
         self._turn = threading.Lock()
         self._lock_file: int | None = None
         self._broken = False
+        self._opened_file: os.stat_result | None = None
         self.reconnects = 0  #: how often it has connected anew: perhaps to another server
         _silence_ml_metadata()
         if isinstance(where, DatabaseServer):
@@ -198,6 +199,11 @@ class StoreConnection:
         """Says that another connection to the server was lost: the next question begins by connecting anew."""
         self._broken = True
 
+    def is_at_its_place(self) -> bool:
+        """Whether who opens the file now opens the one that is open here: another may have been put in its place."""
+        opened, where = self._opened_file, self._where
+        return opened is not None and isinstance(where, SqliteFile) and _is_same(where.path, opened)
+
     def make_ready(self) -> None:
         """Connects anew if the connection broke.
 
@@ -227,7 +233,8 @@ class StoreConnection:
         while True:
             try:
                 with self._bounded():
-                    return metadata_store.MetadataStore(config, enable_upgrade_migration=migrate)
+                    store = metadata_store.MetadataStore(config, enable_upgrade_migration=migrate)
+                self._opened_file = self._where.path.stat() if isinstance(self._where, SqliteFile) else None
             except (RuntimeError, OSError, errors.StatusError) as error:
                 if _MAKES_DATABASE in str(error) and not config.mysql.skip_db_creation:
                     config.mysql.skip_db_creation = True  # a role that may not, and that need not if there is one
@@ -236,6 +243,8 @@ class StoreConnection:
                 if not _is_transient(error) or time.monotonic() >= waiting_until:
                     raise translate_error(error, self._where, reason=self._find_reason(error)) from error
                 _pause()
+            else:
+                return store
 
     def _find_reason(self, error: Exception) -> str:
         """What the server says to a session that it does not let in, which ml_metadata leaves out."""
@@ -383,6 +392,13 @@ def _open_here(where: SqliteFile) -> bool:
             if os.path.samestat(os.fstat(int(descriptor.name)), wanted):
                 return True
     return False
+
+
+def _is_same(path: Path, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), file)
+    except OSError:
+        return False
 
 
 def _silence_ml_metadata() -> None:

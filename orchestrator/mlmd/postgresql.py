@@ -20,22 +20,11 @@ from typing import Any
 
 from spanwise.orchestrator.mlmd import silence
 from spanwise.orchestrator.mlmd.location import DatabaseServer
+from spanwise.orchestrator.mlmd.sql_session import NotReadable, QueryRefused, TableLocked
 
 _POLL_READ = 1  # psycopg2.extensions.POLL_READ
 _SETTINGS = "SET TRANSACTION READ ONLY; SET LOCAL jit = off; SET LOCAL lock_timeout = {};"
 """They precede each statement, in one message, which is one transaction; jit compiles longer than a question takes."""
-
-
-class QueryRefused(Exception):
-    """The server refuses the connection or the statement."""
-
-
-class NotReadable(QueryRefused):
-    """Asking again would not help."""
-
-
-class TableLocked(Exception):
-    """Others have locked what was to be read for longer than the statement may wait."""
 
 
 class ReadSession:

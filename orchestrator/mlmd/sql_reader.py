@@ -1,25 +1,24 @@
-"""Reading the metadata by SQL, one statement for each question. It knows ml-metadata's tables, and writes nothing.
+"""Reading the metadata by SQL, one statement for each question about many records. It knows no dialect of SQL.
 
 What it does not know how to answer, ml_metadata is asked: of tables of another version, of values that spanwise does
-not write, of a server that does not let it in, and where psycopg2 is not installed.
+not write, and where no session is to be had.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import StoreConnection
-from spanwise.orchestrator.mlmd.location import DatabaseServer
-from spanwise.orchestrator.mlmd.postgresql import NotReadable, QueryRefused, ReadSession, TableLocked
+from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
+from spanwise.orchestrator.mlmd.sql_session import NotReadable, QueryRefused, SqlSession, TableLocked
 
 R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow)
 
@@ -27,64 +26,55 @@ SCHEMA_VERSIONS = (10,)
 """The versions of ml-metadata's tables that the statements are for: that of 1.17 and 1.21."""
 
 RETRY_S = 60.0
-"""A server that did not let the session in is asked again after so long: it may have been starting, or full."""
+"""A database that did not let the session in is asked again after so long: it may have been starting, or full."""
 
-_INPUT = 3  # the type of an event
+INPUT = 3
+"""The type of the event of an artifact that was read."""
 
 log = logging.getLogger("spanwise.metadata")
 
-# Several rows make one record, so the server makes JSON of them. A null value is one of a kind that we do not write.
-_VALUE = """CASE
-    WHEN p.string_value IS NOT NULL THEN CASE WHEN p.string_value NOT LIKE 'mlmd-struct::%' THEN to_json(p.string_value) END
-    WHEN p.int_value IS NOT NULL THEN to_json(p.int_value)
-    WHEN p.bool_value IS NOT NULL THEN to_json(p.bool_value) END"""  # noqa: E501
-_CUSTOM = f"coalesce(json_object_agg(p.name, {_VALUE}) FILTER (WHERE p.is_custom_property), '{{}}') AS custom"
-_TYPED = f"coalesce(json_object_agg(p.name, {_VALUE}) FILTER (WHERE NOT p.is_custom_property), '{{}}') AS typed"
+_SIDE = {None: "", True: f"v.type = {INPUT} AND", False: f"v.type <> {INPUT} AND"}
 
-_CONTEXTS = f"""SELECT json_build_array(c.id, c.type_id, c.name, p.custom) FROM context c,
-    LATERAL (SELECT {_CUSTOM} FROM contextproperty p WHERE p.context_id = c.id) p WHERE """  # noqa: S608
-_ARTIFACTS = f"""SELECT json_build_array(a.id, t.name, coalesce(a.name, ''), coalesce(a.uri, ''), p.typed, p.custom)
-    FROM artifact a JOIN type t ON t.id = a.type_id,
-    LATERAL (SELECT {_TYPED}, {_CUSTOM} FROM artifactproperty p WHERE p.artifact_id = a.id) p WHERE """  # noqa: S608
-_EXECUTIONS = f"""SELECT json_build_array(
-    e.id, e.type_id, t.name, coalesce(e.name, ''), coalesce(e.last_known_state, 0), p.typed, p.custom)
-    FROM execution e JOIN type t ON t.id = e.type_id,
-    LATERAL (SELECT {_TYPED}, {_CUSTOM} FROM executionproperty p WHERE p.execution_id = e.id) p WHERE """  # noqa: S608
-_EVENTS = f"""SELECT json_build_array(v.artifact_id, v.execution_id, v.type = {_INPUT}, coalesce((SELECT json_agg(
-    CASE WHEN s.is_index_step THEN to_json(s.step_index) ELSE to_json(s.step_key) END ORDER BY s.ctid)
-    FROM eventpath s WHERE s.event_id = v.id), '[]')) FROM event v WHERE """  # noqa: S608
 
-_LINKS = f"""SELECT json_build_array(v.artifact_id, v.execution_id, v.type = {_INPUT}, '[]'::json)
-    FROM event v WHERE """  # noqa: S608
-_SIDE = {None: "", True: f"v.type = {_INPUT} AND", False: f"v.type <> {_INPUT} AND"}
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The parts of statements. Their parameter is JSON: the keys, or a type of contexts and names of that type.
 
-_NAMES = "external_id = ANY(ARRAY(SELECT json_array_elements_text($1::json)))"
-_IDS = "= ANY(ARRAY(SELECT json_array_elements_text($1::json)::int))"
-# One type, since the planner takes any of several for a good part of the table, and reads all of it.
-_OF_TYPE = """c.type_id = (SELECT min(t.id) FROM type t WHERE t.type_kind = 2 AND coalesce(t.version, '') = ''
-    AND t.name = $1::json ->> 0)"""
-_AMONG = "= ANY(ARRAY(SELECT json_array_elements_text($1::json -> 1)))"
-_EXISTING = f"SELECT to_json(c.name) FROM context c WHERE {_OF_TYPE} AND c.name {_AMONG}"  # noqa: S608
-_IN_CONTEXT = "e.id = ANY(ARRAY(SELECT s.execution_id FROM association s WHERE s.context_id = ($1::json ->> 0)::int))"
-_NEWEST = """e.id = (SELECT max(s.execution_id) FROM association s WHERE s.context_id = ($1::json ->> 0)::int)"""
-_VERSION = "SELECT json_build_array(schema_version, pg_is_in_recovery(), $1::json) FROM mlmdenv"
+    What they select are the fields of a row. A null among its properties is a value of a kind that we do not write.
+    """
+
+    contexts: str  #: all of them, as `c`; this and the next four end with WHERE
+    artifacts: str  #: as `a`
+    executions: str  #: as `e`
+    events: str  #: as `v`
+    links: str  #: as `v`: the events without their paths
+    external: str  #: that what is before it is among the keys, external ids
+    ids: str  #: the same of ids
+    named: str  #: that `c` is of this type and has one of these names
 
 
 class SqlReader:
-    """A `Reader` of a PostgreSQL: one round trip for each question, on a connection of its own."""
+    """A `Reader` by SQL of what is asked about at least `least_keys` records at once; `otherwise` reads the rest.
+
+    A subclass opens its session when it is first needed, and may know how to ask about more.
+    """
 
     def __init__(
         self,
-        where: DatabaseServer,
+        where: Location,
         connection: StoreConnection,
         otherwise: Reader,
+        dialect: Dialect,
         *,
+        least_keys: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._where = where
         self._connection = connection
         self._otherwise = otherwise
-        self._session: ReadSession | None = None
+        self._sql = dialect
+        self._least_keys = least_keys
+        self._session: SqlSession | None = None
         self._turn = threading.Lock()
         self._clock = clock
         self._process = os.getpid()
@@ -93,62 +83,55 @@ class SqlReader:
         self._logged: set[str] = set()  # why ml_metadata was asked instead
 
     def context(self, kind: str, name: str) -> ContextRow | None:
-        found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE} AND c.name = $1::json ->> 1", [kind, name])
-        return self._otherwise.context(kind, name) if found is None else next(iter(found), None)
+        return self._otherwise.context(kind, name)
 
     def named_contexts(self, kind: str, names: Sequence[str]) -> list[ContextRow]:
-        found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE} AND c.name {_AMONG}", [kind, list(names)])
+        statement = f"{self._sql.contexts} {self._sql.named}"
+        found = None if self._are_few(names) else self._find(ContextRow, statement, [kind, list(names)])
         return self._otherwise.named_contexts(kind, names) if found is None else found
 
     def last_numbered(self, kind: str, prefix: str, seen: int) -> int:
-        lost = False
-
-        def exist(numbers: Sequence[int]) -> Collection[int]:
-            nonlocal lost
-            names = {f"{prefix}{number}": number for number in numbers}
-            found = None if lost else self._ask(_EXISTING, [kind, list(names)])
-            lost = found is None
-            return [names[name] for name in found or ()]
-
-        last = batches.find_last_number(seen, exist)
-        return self._otherwise.last_numbered(kind, prefix, seen) if lost else last
+        return self._otherwise.last_numbered(kind, prefix, seen)
 
     def contexts(self, names: Sequence[str]) -> list[ContextRow]:
-        return self._answer(ContextRow, f"{_CONTEXTS} c.{_NAMES}", names, self._otherwise.contexts)
+        statement = f"{self._sql.contexts} c.external_id {self._sql.external}"
+        return self._answer(ContextRow, statement, names, self._otherwise.contexts)
 
     def contexts_of_type(self, kind: str) -> list[ContextRow]:
-        found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE}", [kind])
-        return self._otherwise.contexts_of_type(kind) if found is None else found
+        return self._otherwise.contexts_of_type(kind)
 
     def artifacts(self, names: Sequence[str]) -> list[ArtifactRow]:
-        return self._answer(ArtifactRow, f"{_ARTIFACTS} a.{_NAMES}", names, self._otherwise.artifacts)
+        statement = f"{self._sql.artifacts} a.external_id {self._sql.external}"
+        return self._answer(ArtifactRow, statement, names, self._otherwise.artifacts)
 
     def artifacts_by_id(self, ids: Sequence[int]) -> list[ArtifactRow]:
-        return self._answer(ArtifactRow, f"{_ARTIFACTS} a.id {_IDS}", ids, self._otherwise.artifacts_by_id)
+        statement = f"{self._sql.artifacts} a.id {self._sql.ids}"
+        return self._answer(ArtifactRow, statement, ids, self._otherwise.artifacts_by_id)
 
     def executions(self, names: Sequence[str]) -> list[ExecutionRow]:
-        return self._answer(ExecutionRow, f"{_EXECUTIONS} e.{_NAMES}", names, self._otherwise.executions)
+        statement = f"{self._sql.executions} e.external_id {self._sql.external}"
+        return self._answer(ExecutionRow, statement, names, self._otherwise.executions)
 
     def executions_by_id(self, ids: Sequence[int]) -> list[ExecutionRow]:
-        return self._answer(ExecutionRow, f"{_EXECUTIONS} e.id {_IDS}", ids, self._otherwise.executions_by_id)
+        statement = f"{self._sql.executions} e.id {self._sql.ids}"
+        return self._answer(ExecutionRow, statement, ids, self._otherwise.executions_by_id)
 
     def executions_in(self, context: int) -> list[ExecutionRow]:
-        found = self._find(ExecutionRow, f"{_EXECUTIONS} {_IN_CONTEXT}", [context])
-        return self._otherwise.executions_in(context) if found is None else found
+        return self._otherwise.executions_in(context)
 
     def newest_in(self, context: int) -> list[ExecutionRow]:
-        found = self._find(ExecutionRow, f"{_EXECUTIONS} {_NEWEST}", [context])
-        return self._otherwise.newest_in(context) if found is None else found
+        return self._otherwise.newest_in(context)
 
     def events(self, executions: Sequence[int]) -> list[EventRow]:
-        return self._answer(EventRow, f"{_EVENTS} v.execution_id {_IDS}", executions, self._otherwise.events)
+        statement = f"{self._sql.events} v.execution_id {self._sql.ids}"
+        return self._answer(EventRow, statement, executions, self._otherwise.events)
 
     def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
-        statement = f"{_LINKS} {_SIDE[read]} v.artifact_id {_IDS}"
+        statement = f"{self._sql.links} {_SIDE[read]} v.artifact_id {self._sql.ids}"
         return self._answer(EventRow, statement, ids, lambda ids: self._otherwise.links_of_artifacts(ids, read))
 
     def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
-        statement = f"{_LINKS} {_SIDE[read]} v.execution_id {_IDS}"
+        statement = f"{self._sql.links} {_SIDE[read]} v.execution_id {self._sql.ids}"
         return self._answer(EventRow, statement, ids, lambda ids: self._otherwise.links_of_executions(ids, read))
 
     def close(self) -> None:
@@ -157,12 +140,28 @@ class SqlReader:
         with self._turn:
             self._drop()
 
+    def _begin(self) -> SqlSession:
+        """A session that reads what ml_metadata reads.
+
+        Raises:
+            NotReadable: never by SQL.
+            QueryRefused: not now.
+            OSError: the database cannot be reached.
+        """
+        raise NotImplementedError
+
+    def _suspect(self) -> None:
+        """Called when a session was lost."""
+
+    def _are_few(self, keys: Sequence[Any]) -> bool:
+        return len(keys) < self._least_keys
+
     def _answer(
         self, row: type[R], statement: str, keys: Sequence[Any], otherwise: Callable[[Sequence[Any]], list[R]]
     ) -> list[R]:
         if not keys:
             return []
-        found = self._find(row, statement, list(keys))
+        found = None if self._are_few(keys) else self._find(row, statement, list(keys))
         return otherwise(keys) if found is None else found
 
     def _find(self, row: type[R], statement: str, parameter: Sequence[object]) -> list[R] | None:
@@ -173,7 +172,8 @@ class SqlReader:
         return [row(*each) for each in found]
 
     def _ask(self, statement: str, parameter: Sequence[object]) -> list[Any] | None:
-        for _ in range(2):  # a lost connection is opened once more
+        lost = OSError()
+        for _ in range(2):  # a lost session is opened once more
             self._connection.make_ready()  # or the next write would have to, and fail if that breaks too
             with self._turn:
                 try:
@@ -182,14 +182,16 @@ class SqlReader:
                 except TableLocked as error:  # for which ml_metadata would wait without an end, deaf to signals
                     raise self._connection.locked_error() from error
                 except QueryRefused as refusal:
-                    self._log(refusal)
+                    self._log(refusal)  # the next statement may do better
                     return None
-                except OSError:
+                except OSError as error:
                     self._drop()
-            self._connection.suspect()  # it may be another server that answers now, and both must ask the same
+                    lost = error
+            self._suspect()
+        self._refuse(QueryRefused(str(lost)))
         return None
 
-    def _current(self) -> ReadSession | None:
+    def _current(self) -> SqlSession | None:
         """None if the database cannot be read by SQL, now or ever.
 
         Raises:
@@ -201,23 +203,16 @@ class SqlReader:
             try:
                 self._session = self._begin()
             except QueryRefused as refusal:
-                self._not_before = math.inf if isinstance(refusal, NotReadable) else self._clock() + RETRY_S
-                raise
+                self._refuse(refusal)
+                return None
             self._connected = self._connection.reconnects
             self._logged.clear()
         return self._session
 
-    def _begin(self) -> ReadSession:
-        session = ReadSession(self._where, lock_s=self._connection.deadline_s)
-        with contextlib.ExitStack() as undo:
-            undo.callback(session.close)
-            (version, is_standby, _), *_ = session.rows(_VERSION, [])
-            if version not in SCHEMA_VERSIONS:
-                raise NotReadable(f"The tables have version {version}.")
-            if is_standby:
-                raise QueryRefused("The server is a standby, which may be behind what was written.")
-            undo.pop_all()
-        return session
+    def _refuse(self, refusal: QueryRefused) -> None:
+        """Leaves the next questions to ml_metadata too."""
+        self._not_before = math.inf if isinstance(refusal, NotReadable) else self._clock() + RETRY_S
+        self._log(refusal)
 
     def _log(self, refusal: QueryRefused) -> None:
         """Why reading is slower, once for each reason."""
@@ -229,3 +224,9 @@ class SqlReader:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+
+def check_version(version: object) -> None:
+    """Raises NotReadable where the statements are not known to be right."""
+    if version not in SCHEMA_VERSIONS:
+        raise NotReadable(f"The tables have version {version}.")

@@ -24,10 +24,11 @@ from spanwise.orchestrator.mlmd import batches, declarations, layout, span_index
 from spanwise.orchestrator.mlmd.api_reader import ApiReader
 from spanwise.orchestrator.mlmd.connection import MOST_RACES, NameTaken, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.context_store import ContextStore
-from spanwise.orchestrator.mlmd.location import DatabaseServer, Location
+from spanwise.orchestrator.mlmd.location import Location, SqliteFile
 from spanwise.orchestrator.mlmd.places import Places
+from spanwise.orchestrator.mlmd.postgresql_reader import PostgresqlReader
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, ExecutionRow, Reader
-from spanwise.orchestrator.mlmd.sql_reader import SqlReader
+from spanwise.orchestrator.mlmd.sqlite_reader import SqliteReader
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, SpanSummary, find_last
 from spanwise.orchestrator.store import format_no_such_run as no_such_run
@@ -57,8 +58,10 @@ class MlmdStore:
         self._places = Places(root, archive)
         self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate)
         self._reader: Reader = ApiReader(self._connection)
-        if isinstance(where, DatabaseServer) and where.kind == "postgresql":
-            self._reader = SqlReader(where, self._connection, self._reader)
+        if isinstance(where, SqliteFile):
+            self._reader = SqliteReader(where, self._connection, self._reader)
+        elif where.kind == "postgresql":
+            self._reader = PostgresqlReader(where, self._connection, self._reader)
         self._contexts = ContextStore(self._connection, self._reader)
         self._last_numbers: dict[str, int] = {}  # the last known number by place; nothing is ever removed
         self._last_claims: dict[str, int] = {}  # of claims, by kind and prefix

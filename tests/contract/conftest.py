@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spanwise.orchestrator.mlmd import open_store, sql_reader
+from spanwise.orchestrator.mlmd import open_store, sql_reader, sqlite_reader
 from spanwise.orchestrator.store import MemoryStore
 
 SERVERS = {
@@ -21,6 +21,9 @@ SERVERS = {
 REAL = ["sqlite", *SERVERS]
 UNKNOWN_TABLES = ["postgresql, through ml-metadata"] if "postgresql" in SERVERS else []
 """Where the tables have a version that is not read by SQL, so that ml-metadata is asked everything."""
+
+BY_SQL = "sqlite, by SQL"
+"""Where also few records are read by SQL, as otherwise only many are."""
 
 
 class Clock:
@@ -64,10 +67,12 @@ def fresh_url(kind, folder):
     return str(folder / f"{name}.db") if kind == "sqlite" else f"{SERVERS[kind].rsplit('/', 1)[0]}/{name}"
 
 
-@pytest.fixture(params=["memory", *REAL, *UNKNOWN_TABLES])
+@pytest.fixture(params=["memory", *REAL, BY_SQL, *UNKNOWN_TABLES])
 def place(request, tmp_path, monkeypatch):
     if request.param in UNKNOWN_TABLES:
         monkeypatch.setattr(sql_reader, "SCHEMA_VERSIONS", ())
+    if request.param == BY_SQL:
+        monkeypatch.setattr(sqlite_reader, "LEAST_KEYS", 1)
     place = Place(request.param.partition(",")[0], tmp_path)
     yield place
     place.close()

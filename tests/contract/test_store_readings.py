@@ -12,27 +12,38 @@ from ml_metadata.metadata_store import MetadataStore
 from ml_metadata.proto import metadata_store_pb2 as pb
 
 from spanwise.orchestrator import Examples, Model
-from spanwise.orchestrator.mlmd import connection, declarations, layout, open_store, postgresql, sql_reader
+from spanwise.orchestrator.mlmd import (
+    connection,
+    declarations,
+    layout,
+    open_store,
+    postgresql,
+    sql_reader,
+    sqlite_reader,
+)
 from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Claim
 from tests.contract.conftest import SERVERS, fresh_url
 from tests.contract.test_store import AWKWARD, properties
 
-pytestmark = pytest.mark.skipif("postgresql" not in SERVERS, reason="no SPANWISE_TEST_POSTGRESQL")
+KINDS = ["sqlite", *(kind for kind in SERVERS if kind == "postgresql")]
+
+of_a_server = pytest.mark.parametrize("url", KINDS[1:], indirect=True)
 
 fresh = itertools.count()
 keys = st.sampled_from(("examples", "model", "a key"))
 few = settings(max_examples=6, suppress_health_check=list(HealthCheck), deadline=None, derandomize=True)
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    return fresh_url("postgresql", tmp_path_factory.mktemp("readings"))
+@pytest.fixture(scope="module", params=KINDS)
+def url(request, tmp_path_factory):
+    return fresh_url(request.param, tmp_path_factory.mktemp("readings"))
 
 
 @pytest.fixture
-def store(url):
+def store(url, monkeypatch):
+    monkeypatch.setattr(sqlite_reader, "LEAST_KEYS", 1)
     with contextlib.closing(open_store(url)) as store:
         yield store
 
@@ -123,6 +134,7 @@ def test_what_other_programs_record_is_read_by_ml_metadata(url, store):
     assert store._reader.artifacts_by_id(ids[1:]) == [(ids[1], "Theirs", "", "", {}, {})]
 
 
+@of_a_server
 def test_tables_of_an_unknown_version_are_read_by_ml_metadata(url, store, monkeypatch, caplog):
     """What the columns mean there, only ml-metadata knows; the log says why reading is slower."""
     run = store.begin_run(Run(pipeline="versions"))
@@ -138,6 +150,7 @@ def test_tables_of_an_unknown_version_are_read_by_ml_metadata(url, store, monkey
     ]
 
 
+@of_a_server
 def test_the_reading_session_cannot_write(url, store):
     """Whatever statement it is given."""
     store.pipelines()  # opens the database
@@ -147,6 +160,7 @@ def test_the_reading_session_cannot_write(url, store):
         session.rows("DELETE FROM mlmdenv WHERE $1::json IS NOT NULL", [])
 
 
+@of_a_server
 def test_a_statement_that_fails_leaves_the_session_usable(url, store):
     """The next question is answered."""
     store.pipelines()
