@@ -58,22 +58,49 @@ def decide_retention(
     """Decides about each artifact of one pipeline, in the order of the arguments.
 
     The artifacts of each place come in the order in which they became current, the current one last (`renewal`).
-    `known_reasons` has, by artifact id, reasons that only callers know: who uses it, that it is pinned, pushed or
-    blessed. `companions` has, by the id of a model, the ids of what it needs to be served. They are kept with it, but
-    not their own companions, or a model would keep all of its ancestors.
+    `known_reasons` and `companions` are those of `combine_reasons`.
     """
-    reasons: dict[int, list[str]] = defaultdict(list)  # only of those that have any: most of many artifacts have none
-    for artifact in artifacts:
-        if artifact.id in known_reasons:
-            reasons[artifact.id] += known_reasons[artifact.id]
+    own = find_own_reasons(artifacts, retention, now)
+    return combine_reasons(artifacts, known_reasons, own, companions=companions)
+
+
+def find_own_reasons(artifacts: Iterable[Artifact], retention: Retention, now: datetime) -> dict[int, list[str]]:
+    """The reasons that the artifacts themselves have, of those that have any, by id: their age and their rank.
+
+    The artifacts of each place come in the order in which they became current, the current one last (`renewal`).
+    """
+    reasons: dict[int, list[str]] = defaultdict(list)
+    channels: dict[str, list[Artifact]] = defaultdict(list)
     young = f"younger than {_format_length(retention.younger)}"
     for artifact in artifacts:
+        channels[channel_of(artifact)].append(artifact)
         if artifact.created is not None and now - artifact.created < retention.younger:
             reasons[artifact.id].append(young)
-    for channel, members in _by_channel(artifacts).items():
+    for channel, members in channels.items():
         count = retention.of(members[0].kind)
         for artifact in _last(members, count):
             reasons[artifact.id].append(f"among the last {count} of {channel}")
+    return reasons
+
+
+def combine_reasons(
+    artifacts: Sequence[Artifact],
+    known: Mapping[int, Sequence[str]],
+    own: Mapping[int, Sequence[str]],
+    *,
+    companions: Mapping[int, Sequence[int]],
+) -> list[RetentionDecision]:
+    """Decides about each artifact by all reasons to keep it, by id, in the order of the arguments.
+
+    `known` has those that only callers know: who uses it, that it is pinned, pushed or blessed; `own` those of
+    `find_own_reasons`. `companions` has, by the id of a model, the ids of what it needs to be served. They are kept
+    with it, but not their own companions, or a model would keep all of its ancestors.
+    """
+    reasons: dict[int, list[str]] = defaultdict(list)  # only of those that have any: most of many artifacts have none
+    for artifact in artifacts:
+        for found in (known, own):
+            if artifact.id in found:
+                reasons[artifact.id] += found[artifact.id]
     _add_companions(reasons, artifacts, companions)
     return [RetentionDecision(artifact=a, reasons=tuple(reasons.get(a.id, ()))) for a in artifacts]
 
@@ -96,25 +123,20 @@ def channel_of(artifact: Artifact) -> str:
     return "/".join(artifact.name.split("/", 3)[:3])
 
 
-def _by_channel(artifacts: Iterable[Artifact]) -> dict[str, list[Artifact]]:
-    members: dict[str, list[Artifact]] = defaultdict(list)
-    for artifact in artifacts:
-        members[channel_of(artifact)].append(artifact)
-    return members
-
-
-def _last(artifacts: Sequence[Artifact], count: int) -> list[Artifact]:
+def _last(artifacts: Iterable[Artifact], count: int) -> list[Artifact]:
     """The newest version of each of the highest spans, which is all that resolvers choose; else the newest ones."""
+    if not count:
+        return []
     newest: dict[int, Artifact] = {}
     unspanned = []
-    for artifact in sorted(artifacts, key=version_key):
+    for artifact in artifacts:
         span = artifact.properties.get("span")
-        if isinstance(span, int):
-            newest[span] = artifact
-        else:
+        if not isinstance(span, int):
             unspanned.append(artifact)
-    spanned = [newest[span] for span in sorted(newest)]
-    return [*spanned[-count:], *unspanned[-count:]] if count else []
+        elif span not in newest or version_key(artifact) >= version_key(newest[span]):
+            newest[span] = artifact
+    spanned = [newest[span] for span in sorted(newest)[-count:]]
+    return [*spanned, *sorted(unspanned, key=version_key)[-count:]]
 
 
 def _format_length(length: timedelta) -> str:

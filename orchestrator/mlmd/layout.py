@@ -47,7 +47,7 @@ _STATES = {
 }
 _STATE_OF = {number: state for state, number in _STATES.items()}
 
-_READ_BY_OTHERS = ("name", "pipeline_name", "producer_component")
+_READ_BY_OTHERS = frozenset({"name", "pipeline_name", "producer_component"})
 """The custom properties by which TFX's tools tell artifacts apart. An artifact's own of such a name gets a prefix."""
 
 _OWN = "own:"
@@ -321,9 +321,9 @@ def artifact_of(row: ArtifactRow, where: Places) -> Artifact:
     properties = {name: decode(kept) for name, kept in row.typed.items() if name not in _FACTS}
     if "split_names" in properties:
         properties["split_names"] = decode(f"json:{row.typed['split_names']}")
-    properties.update(
-        (name.removeprefix(_OWN), decode(v)) for name, v in row.custom.items() if name not in _READ_BY_OTHERS
-    )
+    for name, kept in row.custom.items():
+        if name not in _READ_BY_OTHERS:
+            properties[name.removeprefix(_OWN)] = decode(kept)
     facts: Mapping[str, Any] = row.typed
     return Artifact(
         where.resolve(row.uri),

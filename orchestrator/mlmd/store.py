@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +35,8 @@ from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, Sp
 from spanwise.orchestrator.store import format_no_such_run as no_such_run
 
 N = TypeVar("N", ContextRow, ArtifactRow, ExecutionRow)
+
+_by_row_id = attrgetter("id")
 
 _WORTH_REMEMBERING = 16  # lower numbers of claims are found as quickly
 
@@ -87,7 +90,8 @@ class MlmdStore:
         return context and layout.claim_of(context, kind, name)
 
     def find_claims(self, kind: str, names: Sequence[str]) -> dict[str, Claim]:
-        wanted = {layout.claim_name(kind, name): name for name in names}
+        prefix = layout.claim_name(kind, "")
+        wanted = {prefix + name: name for name in names}
         indexed = kind in layout.INDEXED and self._contexts.claims_are_indexed()
         read = self._reader.contexts if indexed else partial(self._reader.named_contexts, layout.CLAIM)
         found = batches.read_named(read, list(wanted))
@@ -309,11 +313,11 @@ class MlmdStore:
         return list(dict.fromkeys(found)) if artifacts and executions else found  # only both have the same event
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
-        rows = sorted(batches.read_each(self._reader.artifacts_by_id, ids))
+        rows = sorted(batches.read_each(self._reader.artifacts_by_id, ids), key=_by_row_id)
         return [layout.artifact_of(row, self._places) for row in rows]
 
     def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
-        rows = sorted(batches.read_each(self._reader.executions_by_id, ids))
+        rows = sorted(batches.read_each(self._reader.executions_by_id, ids), key=_by_row_id)
         return [layout.execution_of(row, self._places, (), {}) for row in rows if layout.is_ours(row)]
 
     def close(self) -> None:

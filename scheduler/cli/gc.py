@@ -25,7 +25,9 @@ def gc(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
-    whole: Annotated[bool, typer.Option("--all", help="List all, not only 1000 of a kind, and what is kept, and why.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", help="List all, not only 1000 of a kind, and what is kept, and why.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the running run to end, then collect.")] = False,
     keep_last: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Keep this many artifacts per channel. [default: 10]")

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
@@ -125,7 +126,8 @@ class _DiskSearch:
         known = {a.id: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
         published: dict[int, dict[str, Artifact]] = defaultdict(dict)
         for link in links:
-            published[link.execution][known[link.artifact].uri] = known[link.artifact]
+            artifact = known[link.artifact]
+            published[link.execution][artifact.uri] = artifact
         return published
 
     def _is_published(self, folder: _OutputFolder, by_uri: Mapping[str, Artifact]) -> bool:
@@ -269,7 +271,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     if folder.is_symlink():
         return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
-        yield from sorted(found, key=lambda entry: entry.name)
+        yield from sorted(found, key=attrgetter("name"))
 
 
 def _is_number(name: str) -> bool:

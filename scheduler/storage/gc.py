@@ -10,6 +10,7 @@ A collection that is killed is continued by the next one:
 
 from __future__ import annotations
 
+import gc
 import itertools
 import shutil
 from collections import defaultdict
@@ -17,12 +18,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from spanwise.orchestrator import lease, publisher
 from spanwise.orchestrator.artifact import Artifact, Model, TransformGraph, Value
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.collection import COLLECTED, Retention, RetentionDecision, decide_retention
+from spanwise.orchestrator.collection import (
+    COLLECTED,
+    Retention,
+    RetentionDecision,
+    combine_reasons,
+    find_own_reasons,
+)
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import histories_of
 from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, StorageError, UsageError
@@ -80,11 +88,11 @@ class CollectionPlan:
     newest: tuple[int, State]  #: the newest run that was considered, and its state
     held: str = ""  #: who holds the pipeline, so that nothing can be removed now
 
-    @property
+    @cached_property
     def removals(self) -> tuple[Artifact, ...]:
         return tuple(decision.artifact for decision in self.decisions if decision.removes)
 
-    @property
+    @cached_property
     def kept(self) -> tuple[RetentionDecision, ...]:
         return tuple(decision for decision in self.decisions if not decision.removes)
 
@@ -138,6 +146,11 @@ def plan_collection(context: CollectionContext, pipeline: str, loaded: Loaded | 
 
     With `loaded`, what its resolvers would choose now is kept as well as what the last runs have chosen.
     """
+    with _many_objects():
+        return _plan(context, pipeline, loaded)
+
+
+def _plan(context: CollectionContext, pipeline: str, loaded: Loaded | None) -> CollectionPlan:
     inventory = take_inventory(context.store, context.root, pipeline, now=context.now, logs=context.retention.logs)
     newest = next(context.store.runs(pipeline))
     holder = lease.current_after_collection(context.store, pipeline, context.clock)
@@ -153,6 +166,18 @@ def plan_collection(context: CollectionContext, pipeline: str, loaded: Loaded | 
         newest=(newest.number, newest.state),
         held=_holder(lease.held_message(holder)) if holder is not None and held else "",
     )
+
+
+@contextmanager
+def _many_objects() -> Iterator[None]:
+    """Inside, Python looks for no cycles: it would search all objects again and again while there are ever more."""
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looks:
+            gc.enable()
 
 
 def find_uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict[int, list[str]]:
@@ -233,17 +258,13 @@ def _decide(
     context: CollectionContext, artifacts: Sequence[Artifact], uses: Mapping[int, Sequence[str]]
 ) -> list[RetentionDecision]:
     """Looks up marks only of artifacts that would be removed without them."""
-    retention, now = context.retention, context.now
     artifacts = _current_last(context.store, artifacts)
-    first = decide_retention(artifacts, retention, now, known_reasons=uses, companions={})
-    marks = _marks(context, [d.artifact for d in first if d.removes])
-    kept = [d.artifact for d in first if not d.removes or d.artifact.id in marks]
+    own = find_own_reasons(artifacts, context.retention, context.now)
+    marks = _marks(context, [a for a in artifacts if a.id not in own and a.id not in uses])
+    known = {**uses, **marks}
+    kept = (a for a in artifacts if a.id in known or a.id in own)
     companions = _companions(context.store, [a for a in kept if a.kind == Model.kind])
-    if marks or companions:
-        known = {**uses, **marks}
-        decisions = decide_retention(artifacts, retention, now, known_reasons=known, companions=companions)
-    else:
-        decisions = first
+    decisions = combine_reasons(artifacts, known, own, companions=companions)
     return sorted(decisions, key=lambda decision: decision.artifact.id)
 
 
@@ -254,34 +275,36 @@ def _current_last(store: Store, artifacts: Iterable[Artifact]) -> list[Artifact]
         places[place_of(artifact)].append(artifact)
     ordered: list[Artifact] = []
     for place, found in places.items():
+        if len(found) == 1:
+            ordered += found
+            continue
         found.sort(key=lambda artifact: artifact.id, reverse=True)
         known = {artifact.id for artifact in found}
-        current = found if len(found) == 1 else current_first(store, place, found)
+        current = current_first(store, place, found)
         ordered += reversed([artifact for artifact in current if artifact.id in known])
     return ordered
 
 
 def _marks(context: CollectionContext, artifacts: Sequence[Artifact]) -> dict[int, list[str]]:
     """The pins and marks of those that have any, by id."""
-    pins = describe_pins(context.store, artifacts)
-    marked = {mark: _find_marked(context.store, mark, artifacts) for mark in context.retention.marked}
-    reasons = {
-        artifact.id: [
-            *([pins[artifact.name]] if artifact.name in pins else []),
-            *(mark for mark, names in marked.items() if artifact.name in names),
-        ]
-        for artifact in artifacts
-    }
-    return {artifact: found for artifact, found in reasons.items() if found}
+    ids = {artifact.name: artifact.id for artifact in artifacts}
+    reasons: dict[int, list[str]] = defaultdict(list)
+    for name, pinned in describe_pins(context.store, artifacts).items():
+        reasons[ids[name]].append(pinned)
+    for mark in context.retention.marked:
+        for name in _find_marked(context.store, mark, artifacts):
+            reasons[ids[name]].append(mark)
+    return reasons
 
 
 def _find_marked(store: Store, mark: str, artifacts: Sequence[Artifact]) -> Collection[str]:
     """The names of those with a mark."""
     if mark != "blessed":
         return store.find_claims(mark, [artifact.name for artifact in artifacts])
-    first = store.find_claims(mark, [name for artifact in artifacts for name in first_verdicts(artifact)])
-    judged = [artifact for artifact in artifacts if not first.keys().isdisjoint(first_verdicts(artifact))]  # few are
-    return {name for name, standing in find_standings(store, "blessed", judged).items() if standing.holds()}
+    asked = [(artifact, first_verdicts(artifact)) for artifact in artifacts]
+    first = store.find_claims(mark, [*itertools.chain(*(names for _, names in asked))])
+    judged = [artifact for artifact, names in asked if not first.keys().isdisjoint(names)] if first else []  # few are
+    return [name for name, standing in find_standings(store, "blessed", judged).items() if standing.holds()]
 
 
 def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]]:
