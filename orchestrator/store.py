@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from spanwise.orchestrator.artifact import Artifact, ArtifactArchive, Value
 from spanwise.orchestrator.errors import NotRecorded, StoreError
@@ -71,8 +71,7 @@ class Address:
         return cls(execution.pipeline, execution.node, f"{key}@{execution.run}" if execution.replay else key)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Link:
+class Link(NamedTuple):
     """An execution read an artifact, or had it as an output, produced or reused."""
 
     artifact: int  #: id

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ml_metadata.metadata_store import ListOptions, OrderByField
 from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.errors import StoreError
+from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import Proto, StoreConnection
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow
 from spanwise.orchestrator.mlmd.text import Stored
@@ -47,6 +48,9 @@ class ApiReader:
 
     def artifacts_by_id(self, ids: Sequence[int]) -> list[ArtifactRow]:
         return [_artifact_row(m) for m in self._connection.find("get_artifacts_by_id", ids)]
+
+    def each_artifact(self, ids: Sequence[int]) -> Iterator[ArtifactRow]:
+        return batches.read_each(self.artifacts_by_id, ids)
 
     def executions(self, names: Sequence[str]) -> list[ExecutionRow]:
         return [_execution_row(m) for m in self._connection.find("get_executions_by_external_ids", names)]

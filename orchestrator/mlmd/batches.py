@@ -13,6 +13,7 @@ from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, ExecutionRo
 from spanwise.orchestrator.run import Run
 
 T = TypeVar("T")
+K = TypeVar("K", int, str)
 N = TypeVar("N", ContextRow, ArtifactRow, ExecutionRow)
 
 _MOST_IDS = 2000
@@ -27,15 +28,18 @@ Find = Callable[[Sequence[str]], Mapping[str, T]]
 
 def read_named(read: Callable[[Sequence[str]], list[N]], names: Sequence[str]) -> dict[str, N]:
     """The rows that exist among many names, by name, a limited number per query."""
-    groups = (names[first : first + _MOST_IDS] for first in range(0, len(names), _MOST_IDS))
-    return {row.name: row for group in groups for row in read(group)}
+    return {row.name: row for group in split(names) for row in read(group)}
 
 
 def read_each(read: Callable[[Sequence[int]], list[T]], ids: Collection[int]) -> Iterator[T]:
     """Yields the rows that exist among many ids, a limited number per query."""
-    ordered = sorted(set(ids))
-    for first in range(0, len(ordered), _MOST_IDS):
-        yield from read(ordered[first : first + _MOST_IDS])
+    for group in split(sorted(set(ids))):
+        yield from read(group)
+
+
+def split(keys: Sequence[K]) -> list[Sequence[K]]:
+    """The keys in groups, one for each query."""
+    return [keys[first : first + _MOST_IDS] for first in range(0, len(keys), _MOST_IDS)]
 
 
 def find_numbered(places: Iterable[str], find: Find[T]) -> dict[str, list[T]]:

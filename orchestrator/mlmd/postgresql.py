@@ -68,7 +68,7 @@ class ReadSession:
         as_text = extensions.new_type((extensions.JSON.values[0],), "JSON", extensions.UNICODE)
         extensions.register_type(as_text, self._connection)  # parsed at once, not row by row
 
-    def rows(self, statement: str, parameter: object) -> list[Any]:
+    def rows(self, statement: str, parameter: object, ahead: object = None) -> list[Any]:  # noqa: ARG002
         """The rows of a statement whose only column is JSON, and whose only parameter, `$1`, is JSON.
 
         Raises:

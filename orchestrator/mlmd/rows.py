@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from spanwise.orchestrator.mlmd.text import Stored
@@ -72,6 +72,9 @@ class Reader(Protocol):
 
     def artifacts_by_id(self, ids: Sequence[int]) -> list[ArtifactRow]:
         """Those with these ids."""
+
+    def each_artifact(self, ids: Sequence[int]) -> Iterator[ArtifactRow]:
+        """Yields the same of any number of ids, not of one moment."""
 
     def executions(self, names: Sequence[str]) -> list[ExecutionRow]:
         """Those with these external ids."""

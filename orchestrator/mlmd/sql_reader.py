@@ -11,10 +11,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
@@ -108,6 +109,13 @@ class SqlReader:
         statement = f"{self._sql.artifacts} a.id {self._sql.ids}"
         return self._answer(ArtifactRow, statement, ids, self._otherwise.artifacts_by_id)
 
+    def each_artifact(self, ids: Sequence[int]) -> Iterator[ArtifactRow]:
+        """While the caller works on a group of them, the next is being read."""
+        statement = f"{self._sql.artifacts} a.id {self._sql.ids}"
+        groups = batches.split(ids)
+        for group, following in zip(groups, [*groups[1:], ()], strict=True):
+            yield from self._answer(ArtifactRow, statement, group, self._otherwise.artifacts_by_id, following)
+
     def executions(self, names: Sequence[str]) -> list[ExecutionRow]:
         statement = f"{self._sql.executions} e.external_id {self._sql.external}"
         return self._answer(ExecutionRow, statement, names, self._otherwise.executions)
@@ -157,28 +165,39 @@ class SqlReader:
         return len(keys) < self._least_keys
 
     def _answer(
-        self, row: type[R], statement: str, keys: Sequence[Any], otherwise: Callable[[Sequence[Any]], list[R]]
+        self,
+        row: type[R],
+        statement: str,
+        keys: Sequence[Any],
+        otherwise: Callable[[Sequence[Any]], list[R]],
+        following: Sequence[Any] = (),
     ) -> list[R]:
+        """The records of these keys; `following` are those that will be asked about next."""
         if not keys:
             return []
-        found = None if self._are_few(keys) else self._find(row, statement, list(keys))
+        ahead = None if not following or self._are_few(following) else list(following)
+        found = None if self._are_few(keys) else self._find(row, statement, list(keys), ahead)
         return otherwise(keys) if found is None else found
 
-    def _find(self, row: type[R], statement: str, parameter: Sequence[object]) -> list[R] | None:
+    def _find(
+        self, row: type[R], statement: str, parameter: Sequence[object], ahead: Sequence[object] | None = None
+    ) -> list[R] | None:
         """The records, or None if ml_metadata has to be asked."""
-        found = self._ask(statement, parameter)
+        found = self._ask(statement, parameter, ahead)
         if found is None or any(None in values.values() for each in found for values in each if type(values) is dict):
             return None
         return [row(*each) for each in found]
 
-    def _ask(self, statement: str, parameter: Sequence[object]) -> list[Any] | None:
+    def _ask(
+        self, statement: str, parameter: Sequence[object], ahead: Sequence[object] | None = None
+    ) -> list[Any] | None:
         lost = OSError()
         for _ in range(2):  # a lost session is opened once more
             self._connection.make_ready()  # or the next write would have to, and fail if that breaks too
             with self._turn:
                 try:
                     session = self._current()
-                    return None if session is None else session.rows(statement, parameter)
+                    return None if session is None else session.rows(statement, parameter, ahead)
                 except TableLocked as error:  # for which ml_metadata would wait without an end, deaf to signals
                     raise self._connection.locked_error() from error
                 except QueryRefused as refusal:

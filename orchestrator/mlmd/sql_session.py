@@ -20,8 +20,10 @@ class TableLocked(Exception):
 class SqlSession(Protocol):
     """One session, in which every transaction is one statement that reads. It knows no tables."""
 
-    def rows(self, statement: str, parameter: object) -> list[Any]:
+    def rows(self, statement: str, parameter: object, ahead: object = None) -> list[Any]:
         """The rows of a statement whose only parameter is JSON, as JSON has them.
+
+        `ahead` is the parameter of the same statement that is likely to be asked next, which may begin at once.
 
         Raises:
             QueryRefused: the database has answered with an error; the next statement may do better.

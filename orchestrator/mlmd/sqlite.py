@@ -37,16 +37,22 @@ class FileSession:
             )
         except OSError as error:
             raise QueryRefused(f"No process can be started: {error.strerror}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._asked: tuple[str, object] | None = None  # whose answer was not read yet
 
-    def rows(self, statement: str, parameter: object) -> list[Any]:
+    def rows(self, statement: str, parameter: object, ahead: object = None) -> list[Any]:
         """The rows of a statement whose columns are JSON arrays, and whose only parameter, `?1`, is JSON.
+
+        With `ahead`, the process works on that parameter while the rows of this one are decoded.
 
         Raises:
             QueryRefused: SQLite has answered with an error; the next statement may do better.
             OSError: the process has ended.
         """
         try:
-            found = json.loads(self._ask(json.dumps([statement, json.dumps(parameter)])))
+            found = json.loads(self._ask(statement, parameter, ahead))
         except ValueError as error:  # texts that are not UTF-8
             raise QueryRefused(f"The answer cannot be decoded: {error}") from error
         if isinstance(found, str):
@@ -58,21 +64,22 @@ class FileSession:
         """Kills it: it only reads, and may be busy with a question that nobody waits for any more."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
+        for pipe in (self._stdin, self._stdout):
             with contextlib.suppress(OSError):  # the rest of a question
                 pipe.close()
 
-    def _ask(self, question: str) -> str:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        if stdin.closed:
+    def _ask(self, statement: str, parameter: object, ahead: object) -> str:
+        if self._stdin.closed:
             raise ConnectionResetError("It was closed.")
         try:
-            stdin.write(question.encode() + b"\n")
-            stdin.flush()
-            answer = stdout.readline()
+            if self._asked != (statement, parameter):
+                if self._asked is not None:
+                    self._stdout.readline()  # somebody else asks between: this answer is wanted no more
+                self._send(statement, parameter)
+            answer = self._stdout.readline()
+            self._asked = None
+            if ahead is not None:
+                self._send(statement, ahead)
         except BaseException:  # also an interrupted question, whose answer would be taken for that of the next
             self.close()
             raise
@@ -80,3 +87,9 @@ class FileSession:
             self.close()
             raise ConnectionResetError("The process that reads it has ended.")
         return answer.decode()
+
+    def _send(self, statement: str, parameter: object) -> None:
+        # It reads nothing while it writes an answer, so no question is sent before the last answer is here.
+        self._stdin.write(f"{json.dumps(statement)}\n{json.dumps(parameter)}\n".encode())
+        self._stdin.flush()
+        self._asked = (statement, parameter)

@@ -1,7 +1,7 @@
 """The process that reads an SQLite file by SQL for the one that started it, `sqlite`. It knows no tables.
 
-It is a program of its own and needs nothing but the standard library. Each line on stdin is a question, a statement and
-its parameter; each line on stdout is the answer: an array of rows, or a text that says why there are none.
+It is a program of its own and needs nothing but the standard library. Two lines of JSON on stdin are a question, a
+statement and its parameter; a line on stdout is the answer: an array of rows, or a text that says why there are none.
 """
 
 import json
@@ -22,19 +22,23 @@ def main(file: str) -> None:
     try:
         database = sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=LOCK_S)
     except sqlite3.Error as error:
-        sys.stdin.buffer.readline()
+        _read()
         _write(_refuse(error))
         return
     database.text_factory = bytes
-    while select.select([sys.stdin], [], [], IDLE_S)[0] and (line := sys.stdin.buffer.readline()):
-        _write(_answer(database, line))
+    while select.select([sys.stdin], [], [], IDLE_S)[0] and (question := _read())[1]:
+        _write(_answer(database, *question))
 
 
-def _answer(database: sqlite3.Connection, line: bytes) -> bytes:
+def _read() -> tuple[bytes, bytes]:
+    """A statement and its parameter; empty when nothing more will come."""
+    return sys.stdin.buffer.readline(), sys.stdin.buffer.readline()
+
+
+def _answer(database: sqlite3.Connection, statement: bytes, parameter: bytes) -> bytes:
     """Each column is a JSON array; a row has the elements of all of them."""
-    statement, parameter = json.loads(line)
     try:
-        rows = database.execute(statement, (parameter,)).fetchall()
+        rows = database.execute(json.loads(statement), (parameter.decode(),)).fetchall()
     except sqlite3.Error as error:
         return _refuse(error)
     return b"[%b]" % b",".join([b"[%b]" % b",".join([column[1:-1] for column in row]) for row in rows])

@@ -36,7 +36,7 @@ from spanwise.orchestrator.store import format_no_such_run as no_such_run
 
 N = TypeVar("N", ContextRow, ArtifactRow, ExecutionRow)
 
-_by_row_id = attrgetter("id")
+_by_number = attrgetter("id")
 
 _WORTH_REMEMBERING = 16  # lower numbers of claims are found as quickly
 
@@ -313,11 +313,11 @@ class MlmdStore:
         return list(dict.fromkeys(found)) if artifacts and executions else found  # only both have the same event
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
-        rows = sorted(batches.read_each(self._reader.artifacts_by_id, ids), key=_by_row_id)
-        return [layout.artifact_of(row, self._places) for row in rows]
+        rows = self._reader.each_artifact(sorted(set(ids)))
+        return sorted((layout.artifact_of(row, self._places) for row in rows), key=_by_number)
 
     def executions_by_id(self, ids: Collection[int]) -> list[Execution]:
-        rows = sorted(batches.read_each(self._reader.executions_by_id, ids), key=_by_row_id)
+        rows = sorted(batches.read_each(self._reader.executions_by_id, ids), key=_by_number)
         return [layout.execution_of(row, self._places, (), {}) for row in rows if layout.is_ours(row)]
 
     def close(self) -> None:

@@ -237,7 +237,7 @@ def test_an_interrupted_question_ends_the_process(store, monkeypatch):
     session = store._reader._session
 
     with monkeypatch.context() as patched:
-        patched.setattr(session._process, "stdout", Interrupted(session._process.stdout))
+        patched.setattr(session, "_stdout", Interrupted(session._stdout))
         with pytest.raises(KeyboardInterrupt):
             find_many(store)
 
@@ -253,6 +253,35 @@ class Interrupted:
 
     def readline(self):
         raise KeyboardInterrupt
+
+
+def test_what_is_read_ahead_is_what_is_asked_next_or_nobody_s(store):
+    """Whoever asks between two groups gets the answer to his own question, and so does the one who goes on."""
+    find_many(store)
+    session = store._reader._session
+    statement = "SELECT json_array(value) FROM json_each(?1) WHERE value"
+    asked = [session.rows(statement, [1], ahead=[2]), session.rows(statement, [3]), session.rows(statement, [2])]
+    ahead = [session.rows(statement, [4], ahead=[5]), session.rows(statement, [5], ahead=[6])]
+    written = session._stdin.write
+
+    session._stdin = Silent(session._stdin)
+    waiting = session.rows(statement, [6])
+    session._stdin.write = written
+
+    assert [*asked, *ahead, waiting] == [[[1]], [[3]], [[2]], [[4]], [[5]], [[6]]]
+    assert find_many(store) == ["7"]
+
+
+class Silent:
+    """A pipe to which nothing may be written."""
+
+    closed = False
+
+    def __init__(self, pipe):
+        self.flush, self.close = pipe.flush, pipe.close
+
+    def write(self, question):
+        raise AssertionError(question)
 
 
 def test_an_interrupt_from_the_keyboard_leaves_the_process_to_its_parent(store):
