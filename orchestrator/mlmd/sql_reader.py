@@ -6,6 +6,7 @@ not write, and where no session is to be had.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -113,7 +114,7 @@ class SqlReader:
         """While the caller works on a group of them, the next is being read."""
         statement = f"{self._sql.artifacts} a.id {self._sql.ids}"
         groups = batches.split(ids)
-        for group, following in zip(groups, [*groups[1:], ()], strict=True):
+        for group, following in itertools.zip_longest(groups, groups[1:], fillvalue=()):
             yield from self._answer(ArtifactRow, statement, group, self._otherwise.artifacts_by_id, following)
 
     def executions(self, names: Sequence[str]) -> list[ExecutionRow]:

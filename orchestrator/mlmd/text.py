@@ -36,7 +36,7 @@ def encode(value: Value) -> Stored:
 
 def decode(encoded: Stored) -> Value:
     """Decodes the value of a property."""
-    if not isinstance(encoded, str) or not encoded.startswith(_JSON):
+    if not isinstance(encoded, str) or encoded[:5] != _JSON:  # faster than startswith; most values are plain
         return encoded
     text = encoded.removeprefix(_JSON)
     if "%" in text:

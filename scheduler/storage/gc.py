@@ -152,15 +152,16 @@ def plan_collection(context: CollectionContext, pipeline: str, loaded: Loaded | 
 
 def _plan(context: CollectionContext, pipeline: str, loaded: Loaded | None) -> CollectionPlan:
     inventory = take_inventory(context.store, context.root, pipeline, now=context.now, logs=context.retention.logs)
-    newest = next(context.store.runs(pipeline))
+    runs = _newest_runs(context.store, pipeline)
+    newest = runs[0]
     holder = lease.current_after_collection(context.store, pipeline, context.clock)
     held = holder is not None and not holder.released and not lease.is_dead(context.store, holder, context.clock)
-    uploads, unlisted = find_unfinished_pushes(context.store, pipeline, context.now)
+    uploads, unlisted = find_unfinished_pushes(context.store, runs, context.now)
     return CollectionPlan(
         pipeline=pipeline,
         calendar=run_calendar(newest),
         inventory=inventory,
-        decisions=tuple(_decide(context, inventory.artifacts, find_uses(context.store, pipeline, loaded))),
+        decisions=tuple(_decide(context, inventory.artifacts, find_uses(context.store, runs, loaded))),
         uploads=tuple(uploads),
         unlisted=tuple(unlisted),
         newest=(newest.number, newest.state),
@@ -180,8 +181,13 @@ def _many_objects() -> Iterator[None]:
             gc.enable()
 
 
-def find_uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict[int, list[str]]:
-    """Who uses which artifacts, by id, apart from a running run.
+def _newest_runs(store: Store, pipeline: str) -> list[Run]:
+    """Those that a partial run may be based on, newest first."""
+    return list(itertools.islice(store.runs(pipeline), LOOK_BACK))
+
+
+def find_uses(store: Store, runs: Sequence[Run], loaded: Loaded | None = None) -> dict[int, list[str]]:
+    """Who uses which artifacts of a pipeline with these newest runs, by id, apart from a running run.
 
     In use are the artifacts of the newest run, which may be resumed, and of the newest complete one; those of the last
     success of each node, among the runs that a partial run may be based on; those of unfinished backfills; and what
@@ -190,7 +196,7 @@ def find_uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict
     uses: dict[int, dict[str, None]] = defaultdict(dict)
     succeeded: set[str] = set()
     complete = False
-    for number, run in enumerate(itertools.islice(store.runs(pipeline), LOOK_BACK)):
+    for number, run in enumerate(runs):
         whole = number == 0 or (run.state is State.COMPLETE and not complete)
         complete = complete or run.state is State.COMPLETE
         if not whole and run.nodes and succeeded.issuperset(run.nodes):
@@ -200,7 +206,7 @@ def find_uses(store: Store, pipeline: str, loaded: Loaded | None = None) -> dict
                 _add_uses(uses, execution, run.name)
             if execution.state.succeeded:
                 succeeded.add(execution.node)
-    for backfill in _unfinished_backfills(store, pipeline):
+    for backfill in _unfinished_backfills(store, runs[0].pipeline):
         for execution in itertools.chain(*map(store.executions, record.backfill_runs(store, backfill).values())):
             _add_uses(uses, execution, f"unfinished backfill {backfill.name}")
     if loaded is not None:
@@ -372,7 +378,8 @@ class _Collection:
         """The candidates that have not come into use and were not pinned since the plan was made."""
         newest = next(self._store.runs(self._plan.pipeline))
         if self._seen != (newest.number, newest.state):
-            self._used = find_uses(self._store, self._plan.pipeline, self._loaded).keys()
+            runs = _newest_runs(self._store, self._plan.pipeline)
+            self._used = find_uses(self._store, runs, self._loaded).keys()
             self._seen = (newest.number, newest.state)
         if self._used is None:
             pinned = describe_pins(self._store, candidates)

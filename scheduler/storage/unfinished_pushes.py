@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.storage import UnfinishedUpload, is_object_url, open_bucket, parse_url
 from spanwise.orchestrator.store import Store
 
@@ -17,11 +17,13 @@ SAFE_AGE = timedelta(days=1)
 _RUNS = 20  # the newest, whose destinations are looked into
 
 
-def find_unfinished_pushes(store: Store, pipeline: str, now: datetime) -> tuple[list[UnfinishedUpload], list[str]]:
-    """The uploads below the destinations of the newest runs, begun more than a day ago; and which are not known."""
+def find_unfinished_pushes(
+    store: Store, runs: Sequence[Run], now: datetime
+) -> tuple[list[UnfinishedUpload], list[str]]:
+    """The uploads below the destinations of the first of these runs, begun more than a day ago; which are not known."""
     found: dict[str, UnfinishedUpload] = {}
     failures = []
-    for destination in sorted(set(_destinations(store, pipeline))):
+    for destination in sorted(set(_destinations(store, runs[:_RUNS]))):
         url = parse_url(destination)
         try:
             uploads = open_bucket(url.home).list_uploads(url.key)
@@ -32,9 +34,8 @@ def find_unfinished_pushes(store: Store, pipeline: str, now: datetime) -> tuple[
     return list(found.values()), failures
 
 
-def _destinations(store: Store, pipeline: str) -> Iterator[str]:
-    newest = list(itertools.islice(store.runs(pipeline), _RUNS))
-    for execution in store.executions_of(newest):
+def _destinations(store: Store, runs: Sequence[Run]) -> Iterator[str]:
+    for execution in store.executions_of(runs):
         place = json.loads(execution.parameters.get("destination", "null"))
         if isinstance(place, str) and is_object_url(place):
             yield place

@@ -782,6 +782,11 @@ def test_artifacts_and_executions_are_had_by_their_ids(store):
     assert store.executions_by_id([]) == []
 
 
+def test_of_no_ids_nothing_is_read(store):
+    """As where nothing was published."""
+    assert store.artifacts_by_id([]) == store.executions_by_id([]) == store.links() == []
+
+
 def test_more_ids_than_a_question_may_have_are_asked_for_in_several(store):
     """Two and a half thousand artifacts of one execution come back whole."""
     made = publish(store, EXAMPLES, *(examples(n) for n in range(2500)))

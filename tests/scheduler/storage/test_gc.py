@@ -94,7 +94,7 @@ def test_runs_of_which_every_node_has_succeeded_since_are_not_read(yard: Yard, m
 
     monkeypatch.setattr(yard.store, "executions", counted)
 
-    uses = gc.find_uses(yard.store, "flights")
+    uses = gc.find_uses(yard.store, [*yard.store.runs("flights")])
 
     assert read == [5, 1]
     assert sorted(uses.values()) == [["published by Once in flights/1"], ["published by Trainer in flights/5"]]
