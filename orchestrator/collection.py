@@ -98,9 +98,8 @@ def combine_reasons(
     """
     reasons: dict[int, list[str]] = defaultdict(list)  # only of those that have any: most of many artifacts have none
     for artifact in artifacts:
-        for found in (known, own):
-            if artifact.id in found:
-                reasons[artifact.id] += found[artifact.id]
+        if artifact.id in known or artifact.id in own:
+            reasons[artifact.id] = [*known.get(artifact.id, ()), *own.get(artifact.id, ())]
     _add_companions(reasons, artifacts, companions)
     return [RetentionDecision(artifact=a, reasons=tuple(reasons.get(a.id, ()))) for a in artifacts]
 

@@ -11,7 +11,7 @@ from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import DatabaseServer
 from spanwise.orchestrator.mlmd.postgresql import ReadSession
 from spanwise.orchestrator.mlmd.rows import ContextRow, ExecutionRow, Reader
-from spanwise.orchestrator.mlmd.sql_reader import INPUT, Dialect, SqlReader, check_version
+from spanwise.orchestrator.mlmd.sql_reader import INPUT, SqlDialect, SqlReader, check_version
 from spanwise.orchestrator.mlmd.sql_session import QueryRefused, SqlSession
 
 # Several rows make one record, so the server makes JSON of them. A null value is one of a kind that we do not write.
@@ -48,7 +48,7 @@ _IN_CONTEXT = "e.id = ANY(ARRAY(SELECT s.execution_id FROM association s WHERE s
 _NEWEST = """e.id = (SELECT max(s.execution_id) FROM association s WHERE s.context_id = ($1::json ->> 0)::int)"""
 _VERSION = "SELECT json_build_array(schema_version, pg_is_in_recovery(), $1::json) FROM mlmdenv"
 
-_DIALECT = Dialect(
+_DIALECT = SqlDialect(
     contexts=_CONTEXTS,
     artifacts=_ARTIFACTS,
     executions=_EXECUTIONS,

@@ -1,7 +1,7 @@
 """Reading the metadata by SQL, one statement for each question about many records. It knows no dialect of SQL.
 
 What it does not know how to answer, ml_metadata is asked: of tables of another version, of values that spanwise does
-not write, and where no session is to be had.
+not write, and where no session can be opened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIDE = {None: "", True: f"v.type = {INPUT} AND", False: f"v.type <> {INPUT} AND
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect:
+class SqlDialect:
     """The parts of statements. Their parameter is JSON: the keys, or a type of contexts and names of that type.
 
     What they select are the fields of a row. A null among its properties is a value of a kind that we do not write.
@@ -66,7 +66,7 @@ class SqlReader:
         where: Location,
         connection: StoreConnection,
         otherwise: Reader,
-        dialect: Dialect,
+        dialect: SqlDialect,
         *,
         least_keys: int = 1,
         clock: Callable[[], float] = time.monotonic,

@@ -7,7 +7,7 @@ import contextlib
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import SqliteFile
 from spanwise.orchestrator.mlmd.rows import Reader
-from spanwise.orchestrator.mlmd.sql_reader import INPUT, Dialect, SqlReader, check_version
+from spanwise.orchestrator.mlmd.sql_reader import INPUT, SqlDialect, SqlReader, check_version
 from spanwise.orchestrator.mlmd.sql_session import NotReadable, QueryRefused, SqlSession
 from spanwise.orchestrator.mlmd.sqlite import FileSession
 
@@ -25,7 +25,7 @@ _IS_READ = f"json(CASE WHEN v.type = {INPUT} THEN 'true' ELSE 'false' END)"
 _STEP = "CASE WHEN s.is_index_step THEN s.step_index ELSE s.step_key END"
 _KEYS = "IN (SELECT value FROM json_each(?1))"
 
-_DIALECT = Dialect(
+_DIALECT = SqlDialect(
     contexts=f"""SELECT json_array(c.id, c.type_id, c.name),
         (SELECT json_array({_CUSTOM}) FROM ContextProperty p WHERE p.context_id = c.id)
         FROM Context c WHERE""",  # noqa: S608
