@@ -257,8 +257,8 @@ GOALS = (
         "gc --dry-run of 100,000 artifacts",
         "63 s",
         5,
-        "a quarter is the process that reads by SQL, beside the first (decision 135); of the first, two fifths parse and "
-        "make records of what was read, a sixth lists 100,000 folders, a sixth looks up marks, and the rest decides",
+        "a quarter is the process that reads by SQL, beside the first (decision 135); of the first, two fifths parse "
+        "and make records of what was read, a sixth lists 100,000 folders, a sixth looks up marks, and the rest decides",
     ),
     *(
         Goal(
