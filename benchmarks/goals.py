@@ -258,7 +258,7 @@ GOALS = (
         "63 s",
         5,
         "a quarter is the process that reads by SQL, beside the first (decision 135); of the first, two fifths parse "
-        "and make records of what was read, a sixth lists 100,000 folders, a sixth looks up marks, and the rest decides",
+        "and make records of it, a sixth lists 100,000 folders, a sixth looks up marks, and the rest decides",
     ),
     *(
         Goal(
