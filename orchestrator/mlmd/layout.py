@@ -6,7 +6,6 @@ Names and types are TFX's where it has them, so programs that read TFX's metadat
 
 from __future__ import annotations
 
-import typing
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -332,7 +331,7 @@ def artifact_of(row: ArtifactRow, where: Places) -> Artifact:
         kind=row.type,
         created=_time(facts.get("created")),
         content=str(decode(facts.get("content", ""))),
-        files=typing.cast("Mapping[str, str]", decode(facts["files"])) if "files" in facts else None,
+        files=decode(facts["files"]) if "files" in facts else None,  # type: ignore[arg-type]  # as we wrote it
         size_bytes=int(facts.get("size_bytes", 0)),
         properties=properties,
         archive=where.archive,

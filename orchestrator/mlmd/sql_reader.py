@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -53,6 +53,10 @@ class SqlDialect:
     external: str  #: that what is before it is among the keys, external ids
     ids: str  #: the same of ids
     named: str  #: that `c` is of this type and has one of these names
+
+
+_VALUES: Mapping[type, Sequence[int]] = {ContextRow: (3,), ArtifactRow: (4, 5), ExecutionRow: (5, 6)}
+"""Where rows have values of properties. One that is null is of a kind that we do not write."""
 
 
 class SqlReader:
@@ -185,9 +189,9 @@ class SqlReader:
     ) -> list[R] | None:
         """The records, or None if ml_metadata has to be asked."""
         found = self._ask(statement, parameter, ahead)
-        if found is None or any(None in values.values() for each in found for values in each if type(values) is dict):
+        if found is None or any(None in each[place].values() for place in _VALUES.get(row, ()) for each in found):
             return None
-        return [row(*each) for each in found]
+        return list(map(row._make, found))
 
     def _ask(
         self, statement: str, parameter: Sequence[object], ahead: Sequence[object] | None = None

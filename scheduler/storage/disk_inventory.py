@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.collection import COLLECTED
@@ -58,8 +59,7 @@ class DiskInventory:
     unknown_files: tuple[UnknownFile, ...] = ()
 
 
-@dataclass(frozen=True)
-class _OutputFolder:
+class _OutputFolder(NamedTuple):
     """A folder that an execution has written an output to."""
 
     node: str
