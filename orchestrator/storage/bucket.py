@@ -13,6 +13,7 @@ import contextlib
 import functools
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -26,12 +27,14 @@ from spanwise.orchestrator.storage.unfinished import UnfinishedUpload, abort_upl
 from spanwise.orchestrator.storage.url import SCHEMES, WEB, ObjectInfo, ObjectUrl
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import ObjectStore
 
 _RETRY_FOR = timedelta(seconds=60)  # a server that is away for longer is an error
 _CHUNK_BYTES = 8 << 20
 _HASHED_BYTES = 1 << 20  # what a processor's cache still has when it is hashed
 _MOST_DELETED = 1000  # objects in one request, the limit of S3
+_ABSENT = ("NoSuchKey", "BlobNotFound")  # what a 404 says where there is no such object
 _ENDPOINT_VARIABLES = {  # the first is the one that messages name
     "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
     "az": ("AZURE_STORAGE_ENDPOINT",),
@@ -50,9 +53,13 @@ class StorageBucket:
         """Every object below a folder, in the order of the storage; `prefix` is whole parts of keys, or empty."""
         import obstore
 
+        found = False
         with self._translated(prefix):
             for chunk in obstore.list(self._objects, prefix or None):
+                found = found or bool(chunk)
                 yield from map(_info, chunk)
+        if not found:
+            self._check_absence(prefix)
 
     def list_folder(self, prefix: str) -> tuple[tuple[str, ...], tuple[ObjectInfo, ...]]:
         """The names of the folders in a folder, whatever lies below them, and its objects: a request per thousand."""
@@ -60,31 +67,32 @@ class StorageBucket:
 
         with self._translated(prefix):
             found = obstore.list_with_delimiter(self._objects, prefix or None)
-            folders = tuple(str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
-            return folders, tuple(map(_info, found["objects"]))
+        folders = tuple(str(name).rstrip("/").rpartition("/")[2] for name in found["common_prefixes"])
+        if not folders and not found["objects"]:
+            self._check_absence(prefix)
+        return folders, tuple(map(_info, found["objects"]))
 
     def head(self, key: str) -> ObjectInfo | None:
         """What there is at a key; None if there is nothing."""
         import obstore
+        from obstore import exceptions
 
         with self._translated(key):
             try:
                 return _info(obstore.head(self._objects, key))
             except FileNotFoundError:
-                return None
+                pass
+            except exceptions.BaseError as error:
+                if not _BAD_REQUEST <= _status(str(error)) < _SERVER_ERROR:
+                    raise
+            found = self._get(key)  # an answer to HEAD has no body, which would say what is wrong
+            return None if found is None else _info(found.meta)
 
     def read(self, key: str) -> tuple[bytes, str] | None:
         """The bytes of a small object and its etag; None if there is no such object."""
-        import obstore
-
         with self._translated(key):
-            try:
-                found = obstore.get(self._objects, key)
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    raise
-                return None
-            return bytes(found.bytes()), found.meta["e_tag"] or ""
+            found = self._get(key)
+            return None if found is None else (bytes(found.bytes()), found.meta["e_tag"] or "")
 
     def read_range(self, key: str, start: int, size_bytes: int, *, etag: str = "") -> bytes:
         """Some bytes of an object; with an etag, of that revision and no other.
@@ -92,14 +100,9 @@ class StorageBucket:
         Raises:
             Conflict: the object is gone, or is another revision.
         """
-        import obstore
-
         options: Any = {"range": (start, start + size_bytes)}
-        with self._translated(key):
-            try:
-                return bytes(obstore.get(self._objects, key, options=options | _if_match(etag)).bytes())
-            except FileNotFoundError:
-                raise Conflict(f"{self.home / key} is gone.") from None
+        with self._translated(key, conditional=bool(etag)):
+            return bytes(self._get_present(key, options | _if_match(etag)).bytes())
 
     def copy(self, old: str, new: str) -> None:
         """Gives a second object the bytes of one, without moving them here."""
@@ -114,15 +117,9 @@ class StorageBucket:
         Raises:
             Conflict: the object is gone, or is another revision.
         """
-        import obstore
-
-        with self._translated(key), path.open("xb") as file:
-            try:
-                found = obstore.get(self._objects, key, options=_if_match(etag))
-                for chunk in found.stream(min_chunk_size=_CHUNK_BYTES):
-                    file.write(chunk)
-            except FileNotFoundError:
-                raise Conflict(f"{self.home / key} is gone.") from None
+        with self._translated(key, conditional=bool(etag)), path.open("xb") as file:
+            for chunk in self._get_present(key, _if_match(etag)).stream(min_chunk_size=_CHUNK_BYTES):
+                file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
 
@@ -151,17 +148,12 @@ class StorageBucket:
         Raises:
             Conflict: there is no such object.
         """
-        import obstore
-
         with self._translated(key), path.open("r+b") as file:
             file.seek(start)
             state = new_hash()
-            try:
-                for chunk in obstore.get(self._objects, key).stream(min_chunk_size=_HASHED_BYTES):
-                    file.write(chunk)
-                    state.update(chunk)
-            except FileNotFoundError:
-                raise Conflict(f"{self.home / key} is gone.") from None
+            for chunk in self._get_present(key).stream(min_chunk_size=_HASHED_BYTES):
+                file.write(chunk)
+                state.update(chunk)
             file.flush()
             os.fsync(file.fileno())
         return state.digest()
@@ -176,7 +168,7 @@ class StorageBucket:
         """
         import obstore
 
-        with self._translated(key):
+        with self._translated(key, conditional=replacing is not None):
             if replacing is None:
                 return obstore.put(self._objects, key, content, use_multipart=False)["e_tag"] or ""
             mode = self._revision(key, replacing) if replacing else "create"
@@ -217,24 +209,71 @@ class StorageBucket:
             with self._translated(part[0]):
                 try:
                     obstore.delete(self._objects, part)
-                except FileNotFoundError:  # Google's has no request for many: the first that is gone ends the others
+                except FileNotFoundError as error:
+                    if not self._says_absent(error):
+                        raise
+                    # Google's has no request for many: the first that is gone ends the others
                     call_side_by_side(self._delete_one, part)
 
     def _delete_one(self, key: str) -> None:
         import obstore
 
-        with contextlib.suppress(FileNotFoundError):
+        try:
             obstore.delete(self._objects, key)
+        except FileNotFoundError as error:
+            if not self._says_absent(error):
+                raise
+
+    def _get(self, key: str, options: Any = None) -> GetResult | None:
+        """Asks for an object; None where the storage says that there is none."""
+        import obstore
+
+        try:
+            return obstore.get(self._objects, key, options=options)
+        except FileNotFoundError as error:
+            if not self._says_absent(error):
+                raise
+            return None
+
+    def _get_present(self, key: str, options: Any = None) -> GetResult:
+        """Asks for an object; raises Conflict where the storage says that there is none."""
+        found = self._get(key, options)
+        if found is None:
+            raise Conflict(f"{self.home / key} is gone.")
+        return found
+
+    def _says_absent(self, error: FileNotFoundError) -> bool:
+        """Whether the bucket says that it has no such object: gateways and missing buckets answer 404 as well."""
+        code = _code(str(error))
+        return code in _ABSENT or (not code and self.home.scheme != "s3")
+
+    def _check_absence(self, prefix: str) -> None:
+        """Believes an empty listing only of a server that says of one object that it does not exist.
+
+        The library reads a page of HTML, such as that of a console or a login, as a listing without objects.
+        """
+        if self.home.scheme not in ("s3", "gs"):
+            return
+        from obstore import exceptions
+
+        key = f"{prefix}/{uuid.uuid4().hex}" if prefix else uuid.uuid4().hex
+        with self._translated(prefix):
+            try:
+                found = self._get(key)
+            except exceptions.PermissionDeniedError:  # a role that may list need not be allowed to read
+                return
+        if found is not None:
+            raise StorageError(f"{self.home / prefix if prefix else self.home}: {_describe_other_server(self.home)}")
 
     @contextlib.contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
+    def _translated(self, key: str, *, conditional: bool = False) -> Iterator[None]:
         from obstore import exceptions
 
         try:
             yield
-        except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
-            raise Conflict(f"{self.home / key} was written by somebody else meanwhile.") from error
         except (exceptions.BaseError, ValueError, FileNotFoundError) as error:
+            if conditional and isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
+                raise Conflict(f"{self.home / key} was written by somebody else meanwhile.") from error
             raise StorageError(f"{self.home / key}: {explain(error, self.home)}") from error
 
 
@@ -353,6 +392,9 @@ def _info(meta: object) -> ObjectInfo:
     )
 
 
+_MOVED, _BAD_REQUEST, _NOT_FOUND, _SERVER_ERROR = 300, 400, 404, 500
+_OVERLOADED = "the storage is overloaded or down, for longer than it was tried again. Try later."
+
 _HINTS = {
     ("NoSuchBucket", "ContainerNotFound", "notFound"): "there is no such bucket. Create it, or correct its name.",
     ("AccessDenied", "AuthorizationFailure", "AuthenticationFailed", "InvalidAccessKeyId", "SignatureDoesNotMatch"): (
@@ -361,8 +403,9 @@ _HINTS = {
     ("ExpiredToken", "TokenRefreshRequired", "RequestTimeTooSkewed"): (
         "the credentials have expired, or this machine's clock is wrong. Renew them, or set the clock."
     ),
-    ("SlowDown", "InternalError", "ServiceUnavailable", "ServerBusy", "RequestTimeout"): (
-        "the storage is overloaded or down, for longer than it was tried again. Try later."
+    ("SlowDown", "InternalError", "ServiceUnavailable", "ServerBusy", "RequestTimeout"): _OVERLOADED,
+    ("InvalidObjectState", "BlobArchived", "BlobBeingRehydrated"): (
+        "the object was moved to an archive, where it cannot be read. Restore it, and let no lifecycle rule move it."
     ),
     ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"): (
         "the bucket is in another region. Set AWS_REGION to its region."
@@ -379,10 +422,12 @@ _CREDENTIALS = {
 def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one line per kind of failure
     """What went wrong in a sentence, with what to do, and without what a signed URL or a header may hold."""
     text = str(error).partition("\n\nDebug source")[0]
-    code = re.search(r"<Code>([^<]*)</Code>", text)
+    code = _code(text)
     for codes, hint in _HINTS.items():
-        if code is not None and code[1] in codes:
+        if code in codes:
             return hint
+    if code in _ABSENT:
+        return "there is no such object."
     if type(error).__name__ == "NotSupportedError":
         return (
             "the server sends no parts of files. Copy the file to this machine or to object storage, and name it there."
@@ -392,12 +437,49 @@ def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one
     if "169.254." in text or "CredentialsError" in text or "InstanceCredential" in str(error):
         variable = _CREDENTIALS.get(home.scheme, "AWS_ACCESS_KEY_ID")
         return f"found no credentials for {home.scheme}://. Set those of the environment, such as {variable}."
+    if by_status := _explain_status(_status(text), text, home):
+        return by_status
     if "incorrectly configured region" in text:
         return "the bucket is in another region. Set AWS_REGION to its region."
     if "error sending request" in text or "timed out" in text:
-        variables = _ENDPOINT_VARIABLES.get(home.scheme)
-        endpoint = f" and the endpoint, such as {variables[0]}" if variables else ""
-        return f"the storage could not be reached. Check the network{endpoint}."
+        endpoint = _endpoint_variable(home)
+        also = f" and the endpoint, such as {endpoint}" if endpoint else ""
+        return f"the storage could not be reached. Check the network{also}."
     message = re.search(r"<Message>([^<]*)</Message>", text)
     shown = message[1] if message else re.sub(r"\?\S*", "", text).strip()
-    return f"{shown} ({code[1]})" if code is not None else shown
+    return f"{shown} ({code})" if code else shown
+
+
+def _explain_status(status: int, text: str, home: ObjectUrl) -> str:
+    """What an answer says that has none of the codes of storage: one to HEAD, or that of another server."""
+    if status >= _SERVER_ERROR:
+        return _OVERLOADED
+    if _MOVED <= status < _BAD_REQUEST:
+        return f"the server sends requests elsewhere ({status}). Check the endpoint and the region of the bucket."
+    if re.search("invalid [A-Za-z]+ response|Unable to extract metadata", text) or (
+        status == _NOT_FOUND and home.scheme == "s3"
+    ):
+        return _describe_other_server(home)
+    return ""
+
+
+def _code(text: str) -> str:
+    """The code in the body of an answer; empty where there is none."""
+    found = re.search(r"<Code>([^<]*)</Code>", text)
+    return "" if found is None else found[1]
+
+
+def _status(text: str) -> int:
+    """The status of an answer that was an error; 0 where there was no answer."""
+    found = re.search(r"non-2xx status code: (\d+)", text)
+    return 0 if found is None else int(found[1])
+
+
+def _endpoint_variable(home: ObjectUrl) -> str:
+    return next(iter(_ENDPOINT_VARIABLES.get(home.scheme, ())), "")
+
+
+def _describe_other_server(home: ObjectUrl) -> str:
+    endpoint = _endpoint_variable(home)
+    names = f", such as {endpoint}: it may be that of a console, a login or a gateway" if endpoint else ""
+    return f"the server does not answer as object storage does. Check the endpoint{names}."

@@ -51,7 +51,13 @@ def list_uploads(folder: ObjectUrl, **options: Any) -> Iterator[UnfinishedUpload
         answer = _ask(
             home, "GET", "", {"uploads": "", "prefix": f"{folder.key}/" if folder.key else "", **marker}, options
         )
-        found = ET.fromstring(answer)  # noqa: S314  the answer of the storage, which has the objects anyway
+        try:
+            found = ET.fromstring(answer)  # noqa: S314  the answer of the storage, which has the objects anyway
+            is_known = found.tag.endswith("ListMultipartUploadsResult")
+        except ET.ParseError:
+            is_known = False
+        if not is_known:
+            raise StorageError(f"{home}: unfinished uploads: the server does not answer as object storage does.")
         for each in found.iterfind("{*}Upload"):
             key, upload, begun = (each.findtext(f"{{*}}{name}") or "" for name in ("Key", "UploadId", "Initiated"))
             yield UnfinishedUpload(url=home / key, id=upload, begun_s=datetime.fromisoformat(begun).timestamp())
@@ -90,7 +96,7 @@ def _ask(
             return content
     except urllib.error.HTTPError as error:
         with error:
-            if method == "DELETE" and error.code == 404:  # noqa: PLR2004  Not Found
+            if method == "DELETE" and b"<Code>NoSuchUpload</Code>" in error.read():
                 return b""
             raise StorageError(
                 f"{home}: unfinished uploads: the storage answered {error.code} {error.reason}."

@@ -15,7 +15,16 @@ import pytest
 
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
-from spanwise.orchestrator.storage import BucketArchive, bucket, forget_buckets, open_bucket, parse_url
+from spanwise.orchestrator.span_pattern import SpanPattern
+from spanwise.orchestrator.storage import (
+    BucketArchive,
+    bucket,
+    find_newest_span,
+    forget_buckets,
+    list_objects,
+    open_bucket,
+    parse_url,
+)
 from spanwise.orchestrator.storage.bucket import explain
 from tests.contract.faulty_proxy import Fault, proxied
 from tests.contract.object_storage import SERVERS, at_endpoint, endpoint, serve
@@ -141,11 +150,25 @@ def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, pla
         (Fault(status=301, code="PermanentRedirect"), "the bucket is in another region. Set AWS_REGION to its region."),
         (Fault(status=400, code="AuthorizationHeaderMalformed"), "the bucket is in another region. Set AWS_REGION"),
         (Fault(status=503, code="SlowDown"), "the storage is overloaded or down"),
+        (Fault(status=404, code="NotFound"), "the server does not answer as object storage does. Check the endpoint"),
+        (Fault(status=409, code="BlobArchived"), "the object was moved to an archive, where it cannot be read"),
         (RESET, "the storage could not be reached. Check the network"),
     ],
-    ids=["expired", "skewed", "denied", "unknown key", "no bucket", "region", "region2", "503", "reset"],
+    ids=[
+        "expired",
+        "skewed",
+        "denied",
+        "unknown key",
+        "no bucket",
+        "region",
+        "region2",
+        "503",
+        "gateway",
+        "archived",
+        "reset",
+    ],
 )
-@pytest.mark.parametrize("act", ["write", "read", "list"])
+@pytest.mark.parametrize("act", ["write", "read", "list", "delete"])
 def test_what_does_not_pass_is_told_in_a_sentence(place, proxy, fault, said, act):
     """With what to do, without what a signed request holds; and not only after minutes."""
     proxy.fail(fault)
@@ -154,6 +177,7 @@ def test_what_does_not_pass_is_told_in_a_sentence(place, proxy, fault, said, act
         "write": lambda: opened.write((place / "x").key, b"x"),
         "read": lambda: opened.read((place / "x").key),
         "list": lambda: list(opened.list(place.key)),
+        "delete": lambda: opened.delete([(place / "x").key]),
     }
 
     with pytest.raises(StorageError) as error:
@@ -181,8 +205,88 @@ def test_the_variables_that_are_named_are_those_of_the_storage(url, endpoint, cr
     unreached = explain(OSError("error sending request for url"), home)
     nobody = explain(OSError("Error performing GET http://169.254.169.254/computeMetadata/v1"), home)
 
+    moved = explain(OSError("Server returned non-2xx status code: 302 Found: "), home)
+
+    assert moved == "the server sends requests elsewhere (302). Check the endpoint and the region of the bucket."
     assert unreached == f"the storage could not be reached. Check the network{endpoint}."
     assert nobody == f"found no credentials for {home.scheme}://. Set those of the environment, such as {credentials}."
+
+
+REFUSALS = {
+    "denied": Fault(status=403, code="AccessDenied"),
+    "unauthorized": Fault(status=401, code="Unauthorized"),
+    "expired": Fault(status=400, code="ExpiredToken"),
+    "elsewhere": Fault(status=301, code="PermanentRedirect"),
+    "no bucket": Fault(status=404, code="NoSuchBucket"),
+    "gateway": Fault(status=404, code="NotFound"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refusal_never_reads_as_absence(tmp_path, place, proxy, server, refusal):
+    """Whichever request of a question is refused: the answer is that of a storage that works, or an error."""
+    if server[0] != "s3" and server[0] != "moto":
+        pytest.skip("the codes are those of S3")
+    archive = BucketArchive(tmp_path / "root", place)
+    folder, working = tmp_path / "root/rows/Count/model/1", tmp_path / "root/rows/.runs/1/Count.checkpoints"
+    for name in (folder / "a", working / "a"):
+        name.parent.mkdir(parents=True)
+        name.write_text("some")
+    archive.keep(folder, content := fingerprint.of_tree(folder).digest)
+    archive.keep_log(working / "a", 0)
+    checkpoints = archive.checkpoints(working, began="2026", attempt=1)
+    checkpoints.commit(working)
+    archive.claim("mine")
+    opened, key = open_bucket(place.home), (place / "rows/Count/model/1/a").key
+
+    def fetch():
+        shutil.rmtree(folder, ignore_errors=True)
+        archive.fetch(str(folder), content)
+        return contents(folder)
+
+    def take_over():
+        shutil.rmtree(working, ignore_errors=True)
+        checkpoints.take_over(working)
+        return contents(working)
+
+    questions = {
+        "read": lambda: opened.read(key),
+        "head": lambda: opened.head(key),
+        "list": lambda: [info.key for info in opened.list(place.key)],
+        "list_folder": lambda: opened.list_folder(place.key)[0],
+        "read_range": lambda: opened.read_range(key, 1, 2),
+        "one": lambda: list(list_objects(str(place.home / key))),
+        "many": lambda: list(list_objects(str(place / "rows/*/*/*/a"))),
+        "span": lambda: find_newest_span(SpanPattern.parse(str(place / "rows/Count/model/{SPAN}/*"))),
+        "has": lambda: archive.has(str(folder)),
+        "list_files": lambda: archive.list_files(str(folder)),
+        "find_lost": lambda: archive.find_lost(str(folder)),
+        "places": lambda: list(archive.places("rows")),
+        "run_folders": lambda: archive.run_folders("rows"),
+        "read_log": lambda: archive.read_log(str(working / "a")),
+        "claimed_by": archive.claimed_by,
+        "fetch": fetch,
+        "take_over": take_over,
+    }
+    for question, ask in questions.items():
+        proxy.decide = lambda _method, _path: None
+        proxy.requests.clear()
+        wanted = ask()
+        for refused in {*proxy.requests}:
+            proxy.decide = lambda *asked, refused=refused: REFUSALS[refusal] if asked == refused else None
+            with contextlib.suppress(StorageError):
+                assert ask() == wanted, (question, refused)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda b, k: list(b.list(k)), lambda b, k: b.list_folder(k), lambda b, k: b.list_uploads(k)]
+)
+def test_a_page_of_html_is_no_empty_folder(place, proxy, ask):
+    """A console at the endpoint, or a login that a gateway shows, answers every request with a page."""
+    proxy.fail(Fault(status=200, code="SignIn"))
+
+    with pytest.raises(StorageError, match="does not answer as object storage does"):
+        ask(open_bucket(place.home), place.key)
 
 
 def test_a_claim_whose_answer_is_lost_is_not_claimed_twice(place, proxy):
