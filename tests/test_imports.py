@@ -64,6 +64,7 @@ BROUGHT["jax"] += ["spanwise.pipelines.input.jax_arrays", "spanwise.pipelines.in
 BROUGHT["orbax"] = ["spanwise.pipelines.input.orbax"]
 BROUGHT["tensorflow"].append("spanwise.pipelines.input.tf_dataset")
 BROUGHT["pydantic_core"] = ["spanwise.components.training.elastic.job"]
+BROUGHT |= {library: ["spanwise.orchestrator.storage.profiles"] for library in ("boto3", "botocore")}
 
 #: What no package of ours may bring in by being imported: `spanwise --help` answers in 150 ms.
 HEAVY = ["apache_beam", "apprise", "grpc", "ml_metadata", "numpy", "pandas", "pyarrow"]

@@ -4,7 +4,7 @@ Nothing here assumes that objects can be renamed, or that a listing shows what w
 replaced as a whole, and only if it is what the writer believes it to be, where the caller asks for that.
 
 Credentials and endpoints come from the environment's standard variables (`AWS_…`, `GOOGLE_…`, `AZURE_…`) and from the
-machine's own identity; for profiles in `~/.aws` boto3 is asked, where it is installed.
+machine's own identity; profiles in `~/.aws` are read where boto3 is installed (`profiles`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from spanwise.orchestrator.digest import new_hash
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.helper import HelpedBucket
+from spanwise.orchestrator.storage.profiles import NOTHING, ProfileCredentials, has_profiles
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.unfinished import UnfinishedUpload, abort_upload, list_uploads
 from spanwise.orchestrator.storage.url import SCHEMES, WEB, ObjectInfo, ObjectUrl
@@ -368,16 +369,18 @@ def _has_plain_endpoint(home: ObjectUrl) -> bool:
 
 
 def _profile() -> dict[str, object]:
-    """Credentials of a profile in `~/.aws`, where the environment has none and boto3 is there to read it."""
-    if "AWS_ACCESS_KEY_ID" in os.environ:
-        return {}
-    if "AWS_PROFILE" not in os.environ and not Path("~/.aws/credentials").expanduser().is_file():
+    """Credentials of a profile in `~/.aws`, where the environment has none and boto3 is there to read it.
+
+    Raises:
+        ValueError: there is no such profile, or its files cannot be read.
+    """
+    if "AWS_ACCESS_KEY_ID" in os.environ or not has_profiles():
         return {}
     try:
-        from obstore.auth.boto3 import Boto3CredentialProvider
+        profile = ProfileCredentials()
     except ImportError:
         return {}
-    return {"credential_provider": Boto3CredentialProvider()}
+    return {} if profile.is_empty else {"credential_provider": profile}
 
 
 def _info(meta: object) -> ObjectInfo:
@@ -396,6 +399,7 @@ _MOVED, _BAD_REQUEST, _NOT_FOUND, _SERVER_ERROR = 300, 400, 404, 500
 _OVERLOADED = "the storage is overloaded or down, for longer than it was tried again. Try later."
 
 _HINTS = {
+    _ABSENT: "there is no such object.",
     ("NoSuchBucket", "ContainerNotFound", "notFound"): "there is no such bucket. Create it, or correct its name.",
     ("AccessDenied", "AuthorizationFailure", "AuthenticationFailed", "InvalidAccessKeyId", "SignatureDoesNotMatch"): (
         "access was denied. Check the credentials in the environment, and what they may do."
@@ -426,12 +430,12 @@ def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one
     for codes, hint in _HINTS.items():
         if code in codes:
             return hint
-    if code in _ABSENT:
-        return "there is no such object."
     if type(error).__name__ == "NotSupportedError":
         return (
             "the server sends no parts of files. Copy the file to this machine or to object storage, and name it there."
         )
+    if why := re.search(rf"{NOTHING}[^\n\"]*", text):  # the library calls it a denial
+        return why[0].strip()
     if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return "access was denied. Check the credentials in the environment, and what they may do."
     if "169.254." in text or "CredentialsError" in text or "InstanceCredential" in str(error):
