@@ -101,6 +101,9 @@ class ArtifactArchive(Protocol):
     def count_log_bytes(self, folder: Path) -> int:
         """The size of all logs in a folder below the root."""
 
+    def set_aside(self, folder: Path) -> None:
+        """Moves what another history has left in the folder of a run to another name."""
+
     def run_folders(self, pipeline: str) -> list[str]:
         """The folders below the root with logs and checkpoints of runs."""
 

@@ -69,6 +69,7 @@ class NodeRunner:
     pools: Pools
     logs: LogUploads | None = None  #: where the root is in object storage
     verified: set[int] = field(default_factory=set)  #: artifacts that this run has written or read whole
+    cleared: set[int] = field(default_factory=set)  #: the run, once its folder in the archive has nothing of another
 
     def begin(self, node: str, attempt: int) -> Execution:
         """Records an execution, so that the store knows it before anything can fail."""
@@ -149,6 +150,10 @@ class NodeRunner:
         self, execution: Execution, message: str, *, state: State = State.FAILED, verdicts: Sequence[Verdict] = ()
     ) -> NodeResult:
         """Publishes that an execution failed or was canceled, and removes its files."""
+        try:
+            self._set_aside()
+        except StorageError as error:
+            log.warning("folder-not-set-aside", extra={"run": self.run.name, "reason": str(error)})
         failed = publisher.fail(self.store, self.lease, self.root, execution, state, message, verdicts)
         return NodeResult(execution=failed, message=message)
 
@@ -223,6 +228,7 @@ class NodeRunner:
         assert isinstance(node, Component)
         for left in publisher.folders(self.root, execution):
             set_aside(left)
+        self._set_aside()
         unverified = self._unverified(inputs)
         execution = replace(execution, work_started=self.lease.now())
         self.executor.start(
@@ -254,6 +260,12 @@ class NodeRunner:
             self.logs.begin(Path(execution.log))
         deadline = None if node.timeout_s is None else time.monotonic() + node.timeout_s
         return ActiveJob(execution, inputs, plan, deadline)
+
+    def _set_aside(self) -> None:
+        """Before the run has a log: that of a forgotten run may be in the archive. A run that only reuses has none."""
+        if self.store.archive is not None and not self.cleared:
+            self.store.archive.set_aside(self._folder)
+            self.cleared.add(self.run.number)
 
     def _remove_checkpoints(self, node: Node) -> None:
         folder = self._folder / f"{node.name}.checkpoints"

@@ -46,6 +46,7 @@ def reuse(
     ended = replace(
         execution,
         state=State.CACHED,
+        log="",  # what lies there is of a forgotten run, after the restore of older metadata
         inputs=inputs,
         outputs=plan.outputs,
         parameters=plan.parameters,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import logging
 import os
 import shutil
@@ -218,6 +219,24 @@ class BucketArchive:
         """What lies below the root for runs: PIPELINE/.runs/NUMBER/logs, PIPELINE/.runs/NUMBER/NODE.checkpoints."""
         found = {"/".join(place.split("/")[:4]) for place in self._list(f"{pipeline}/{_RUNS}")}
         return [str(self.root / place) for place in sorted(found)]
+
+    def set_aside(self, folder: Path) -> None:
+        """Moves what another history has written for a run of this number to a free name, as on a disk (`run_dir`).
+
+        Raises:
+            StorageError: the storage cannot be reached, or refuses.
+        """
+        home = self._home(str(folder))
+        left = [info.key.removeprefix(f"{home.key}/") for info in self._bucket.list(home.key)]
+        if not left:
+            return
+        taken = self._bucket.list_folder(self._home(str(folder.parent)).key)[0]
+        aside = next(name for name in (f"{folder.name}~{count}" for count in itertools.count(1)) if name not in taken)
+        new = self._home(str(folder.with_name(aside)))
+        call_side_by_side(lambda name: self._bucket.copy((home / name).key, (new / name).key), left)
+        self._bucket.delete((home / name).key for name in left)
+        reason = f"{home} was written by a run that the metadata do not know any more; it is now {aside}"
+        log.warning("folder-set-aside: %s", reason)  # seen also where no log is set up
 
     def claim(self, identity: str) -> str:
         """Records which store the artifacts belong to, unless that is recorded; returns what is."""

@@ -144,14 +144,15 @@ class _DiskSearch:
             return
         known = {*self.locations.values()} | {str(left.path) for left in self.leftovers}
         places = [place for place in self._store.archive.places(self._pipeline) if place not in known]
-        ids = {place: int(Path(place).relative_to(home).parts[2]) for place in places}
-        executions = {e.id: e for e in self._store.executions_by_id(set(ids.values()))}
+        ids = {int(Path(place).relative_to(home).parts[2]) for place in places}
+        executions = {e.id: e for e in self._store.executions_by_id(ids)}
         links = self._store.links(executions=executions.keys(), read=False)
         published = {a.uri: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
+        places = [place for place in _divided(places, published) if place not in known]
         nodes = {e.node for e in executions.values() if e.pipeline == self._pipeline}
         nodes |= {artifact.name.split("/")[1] for artifact in self.artifacts}
         for place in places:
-            execution = executions.get(ids[place])
+            execution = executions.get(int(Path(place).relative_to(home).parts[2]))
             if place in published:
                 self._add_artifact(published[place], place)
             elif (node := Path(place).relative_to(home).parts[0]) not in nodes:  # such as a folder of served models
@@ -264,6 +265,18 @@ class _DiskSearch:
             elif entry.name not in ignore:
                 aside = "~" in entry.name and "it was set aside: the metadata had forgotten the run that wrote it"
                 self._add_unknown(Path(entry.path), aside or "no run writes such a file")
+
+
+def _divided(places: Collection[str], published: Mapping[str, Artifact]) -> Iterator[str]:
+    """The places, and in place of an output that is several artifacts by now, each of these.
+
+    After the restore of older metadata, a forgotten execution of that number may have left a manifest of the whole.
+    """
+    parts: dict[str, list[str]] = defaultdict(list)
+    for uri in published:
+        parts[uri.rpartition("/")[0]].append(uri)
+    for place in places:
+        yield from [place] if place in published or place not in parts else parts[place]
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

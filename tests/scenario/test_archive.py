@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ from spanwise.orchestrator.run_dir import set_aside
 from spanwise.orchestrator.signature import Outputs
 from spanwise.orchestrator.storage import BucketArchive, StorageBucket, open_bucket, parse_url
 from spanwise.orchestrator.storage.helper import HelpedBucket
+from spanwise.orchestrator.storage.manifest import Manifest
 from spanwise.orchestrator.testing import Lake, Trial
+from spanwise.scheduler.storage.disk_inventory import take_inventory
 from tests.contract.object_storage import serve
 
 
@@ -195,6 +198,38 @@ def test_the_archive_says_what_it_has(host, lake, place):
     assert found == published | {ran.artifact("ExampleGen", "examples").uri, str(one.root / "rows/Count/model/99")}
     one.archive.remove(str(one.root / "rows/Count/model/99"))
     assert str(one.root / "rows/Count/model/99") not in one.archive.places("rows")
+
+
+def test_the_log_of_a_run_holds_nothing_of_a_forgotten_run_of_its_number(host, lake, place):
+    """The metadata were restored from a backup of before that run, whose log was longer and went elsewhere since."""
+    bucket = open_bucket(place.home)
+    for piece in ("1/logs/Count.1.log/000000", "1/logs/Count.1.log/000001", "2/logs/Count.1.log/000000"):
+        bucket.write((place / f"rows/.runs/{piece}").key, b"forgotten\n")
+    one, second = host("first"), host("second")
+
+    ran = one.trial.run(counted(lake), span=1)
+    again = one.trial.run(counted(lake), span=1)
+
+    opened = second.archive.open_log(str(second.root / Path(ran["Count"].log).relative_to(one.root)))
+    assert b"forgotten" not in (b"" if opened is None else opened.read())
+    assert [again["Count"].state, again["Count"].log] == [State.CACHED, ""]
+    assert [e.log for e in second.store.executions(second.store.run("rows", 2)) if e.log] == []
+    assert bucket.head((place / "rows/.runs/1~1/logs/Count.1.log/000001").key) is not None
+
+
+def test_nothing_current_is_a_leftover_where_a_forgotten_execution_has_written(host, lake, place):
+    """Its output of that number was one artifact, and is several by now."""
+    one, second = host("first"), host("second")
+    ran = one.trial.run(counted(lake), span=1)
+    shards = ran.artifacts("Count", "shards")
+    output = Path(shards[0].uri).parent
+    open_bucket(place.home).write((place / f"{output.relative_to(one.root)}.json").key, Manifest.of(output).to_json())
+
+    for each in (one, second):
+        found = take_inventory(each.store, each.root, "rows", now=datetime.now(UTC), logs=timedelta(days=1))
+
+        assert found.leftovers == ()
+        assert sorted(a.name for a in found.artifacts if "shards" in a.name) == sorted(a.name for a in shards)
 
 
 NAMES = st.sampled_from(["rows", "metrics.json", "0.json", "7.json", "0/1.json", "Split-0/part.json", "1/rows"])
