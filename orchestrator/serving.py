@@ -9,22 +9,28 @@ is not recorded; `version_instead` looks.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, PushedModel
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.run import Execution
+from spanwise.orchestrator.storage import ObjectUrl, is_object_url, open_bucket, parse_url
 from spanwise.orchestrator.store import Claim, Store
 
 _LOOK_BACK = 20  # runs
+_PATIENCE = timedelta(seconds=5)  # whoever asks only says what it sees
 
 SERVED = "served"
 """The kind of the claims."""
+
+POINTER = "serving.json"
+"""The object of a destination that says which version serves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +67,40 @@ def last_pushes(store: Store, pipeline: str) -> list[Push]:
     return [push for push in found.values() if push is not None]
 
 
-def version_instead(push: Push) -> Path | None:
+@dataclass(frozen=True, kw_only=True)
+class PointedVersion:
+    """What the pointer of a destination in object storage says."""
+
+    place: ObjectUrl  #: of the version that serves
+    content: str  #: digest of its model; empty where the pointer does not say
+
+
+def read_pointed(destination: str) -> PointedVersion | None:
+    """What serves from a destination in object storage; None where its pointer is missing or damaged.
+
+    Raises:
+        StorageError: the storage cannot be reached, or refuses.
+    """
+    top = parse_url(destination)
+    found = open_bucket(top.home, retry_for=_PATIENCE).read((top / POINTER).key)
+    try:
+        document = {} if found is None else json.loads(found[0])
+        version = str(int(document["version"]))
+        content = document.get("versions", {}).get(version, {}).get("content", "")
+        return PointedVersion(place=top / version, content=str(content))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def version_instead(push: Push) -> Path | ObjectUrl | None:
     """The version that serves in the place of what was pushed last; None where that serves, or cannot be seen.
 
-    A folder is looked into, not object storage.
+    Raises:
+        StorageError: it is in object storage, which cannot be reached or refuses.
     """
+    if is_object_url(push.destination):
+        pointed = read_pointed(push.destination.rpartition("/")[0])
+        return None if pointed is None or str(pointed.place) == push.destination else pointed.place
     pushed = Path(push.destination)
     if not push.destination or not pushed.name.isdigit() or not pushed.parent.is_dir():
         return None

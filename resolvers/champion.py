@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
-from spanwise.orchestrator.serving import version_instead
+from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.serving import Push, version_instead
 
 
 class Champion(Resolver):
@@ -43,12 +44,18 @@ class Champion(Resolver):
         if serving is None:
             return "the newest blessed model; none was pushed"
         model, push = serving
-        if model.id == chosen[0].id and (instead := version_instead(push)) is not None:
-            return (
-                f"pushed last by {push.run}; but {instead} serves, which is newer and was not pushed by a recorded run"
-            )
         if model.id == chosen[0].id:
-            return f"which serves, pushed by {push.run}"
+            return _describe_served(push)
         if model.id in {mine.id for mine in history.mine}:
             return f"the champion before {model.name}, which serves and is the model of this run"
         return f"the champion before {model.name}, which serves, but whose blessing was taken back"
+
+
+def _describe_served(push: Push) -> str:
+    try:
+        instead = version_instead(push)
+    except StorageError as error:
+        return f"pushed last by {push.run}; whether it serves cannot be seen: {error}"
+    if instead is not None:
+        return f"pushed last by {push.run}; but {instead} serves, which is newer and was not pushed by a recorded run"
+    return f"which serves, pushed by {push.run}"

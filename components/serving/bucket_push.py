@@ -41,13 +41,11 @@ from spanwise.components.serving.pushed_versions import (
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Model
 from spanwise.orchestrator.errors import Conflict, Fenced, NodeFailed, StorageError, Unfingerprintable
+from spanwise.orchestrator.serving import POINTER
 from spanwise.orchestrator.signature import Attempt
 from spanwise.orchestrator.storage import ObjectUrl, StorageBucket, open_bucket
 
 log = logging.getLogger("spanwise.serving")
-
-POINTER = "serving.json"
-"""The object that says which version serves."""
 
 _ABANDONED_AFTER_S = 86_400.0  # no push takes longer
 _TRIES = 20  # times that others were faster

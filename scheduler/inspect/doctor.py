@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from spanwise.orchestrator import lease, process
-from spanwise.orchestrator.errors import NotRecorded, SpanwiseError
+from spanwise.orchestrator.errors import NotRecorded, SpanwiseError, StorageError
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.serving import last_pushes, version_instead
@@ -246,7 +246,11 @@ def _identity(store: Store, settings: Settings) -> HealthCheck:
 def _serving(store: Store, pipeline: str) -> Iterator[HealthCheck]:
     """Whether what was pushed last serves: restored metadata do not know what was pushed after the backup."""
     for push in last_pushes(store, pipeline):
-        instead = version_instead(push)
+        try:
+            instead = version_instead(push)
+        except StorageError as error:
+            yield HealthCheck(f"what serves of {pipeline}", "warn", f"cannot be seen: {error}")
+            continue
         if instead is not None:
             found = f"{instead} serves, which is newer than the last recorded push, {push.model} by {push.run}"
             found = f"{found}; push that, or run the pipeline, which pushes a newer model"

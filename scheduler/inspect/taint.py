@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,12 +19,13 @@ from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import NotRecorded, UsageError
+from spanwise.orchestrator.errors import NotRecorded, StorageError, UsageError
 from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Run, Trigger, format_source
-from spanwise.orchestrator.serving import highest_version
+from spanwise.orchestrator.serving import PointedVersion, highest_version, read_pointed
+from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
     Document,
@@ -35,6 +37,8 @@ from spanwise.scheduler.formatting import (
     span_document,
 )
 from spanwise.scheduler.inspect import find, records
+
+log = logging.getLogger("spanwise.inspect")
 
 _RECORD = ".spanwise.json"  # written by Pusher into each version: which model it is
 _NEAREST = 5  # how many spans to name when one does not exist
@@ -256,7 +260,7 @@ def _run(step: Step) -> str:
 
 
 class _ServedModels:
-    """What each destination serves: the highest version in its folder.
+    """What each destination serves: the highest version in its folder, or what its pointer in object storage says.
 
     A destination that cannot be seen from here serves the last push. One whose folder is gone, while the folder that
     held it is here, serves nothing. Each destination is read once.
@@ -265,10 +269,16 @@ class _ServedModels:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, Path | None] = {}
+        self._pointed: dict[str, PointedVersion | None] = {}
         self._last: dict[tuple[str, Address], Artifact | None] = {}
 
     def serves(self, push: Artifact, model: Artifact) -> bool:
         destination = _destination(push)
+        if push.properties.get("pushed_version") and is_object_url(destination):
+            pointed = self._read_pointed(destination)
+            if pointed is not None:
+                mine = str(push.properties.get("pushed_destination"))
+                return str(pointed.place) == mine or pointed.content == model.content
         if push.properties.get("pushed_version") and Path(destination).is_dir():
             if destination not in self._seen:
                 self._seen[destination] = highest_version(Path(destination))
@@ -279,6 +289,15 @@ class _ServedModels:
             return False
         last = self._newest(destination, push)
         return last is not None and last.properties.get("model") == model.name
+
+    def _read_pointed(self, destination: str) -> PointedVersion | None:
+        if destination not in self._pointed:
+            try:
+                self._pointed[destination] = read_pointed(destination)
+            except StorageError as error:
+                log.warning("destination-unseen", extra={"destination": destination, "reason": str(error)})
+                self._pointed[destination] = None
+        return self._pointed[destination]
 
     def _newest(self, destination: str, push: Artifact) -> Artifact | None:
         address = _address(push)

@@ -280,6 +280,35 @@ def test_doctor_looks_there_for_what_has_a_copy_here(machine, place, capsys):
     assert "--to Count --no-cache" in printed
 
 
+def test_what_serves_there_is_said_until_a_recorded_push_replaces_it(machine, project, place, capsys):
+    """A run that restored metadata have forgotten had pushed it: `doctor`, `tainted` and the champion's reason say so."""
+    text = (project / "rows.py").read_text().replace("Pipeline\n", "Pipeline, Pusher, Champion\n", 1)
+    pushed = 'count = Count(examples=ingest["examples"], patience=patience); c = Champion(count["model"])\n    '
+    pushed += f'return Pipeline("rows", [ingest, count, c, Pusher(model=count["model"], destination="{place}/rows/x")])'
+    (project / "rows.py").write_text(text[: text.index("return Pipeline")] + pushed)
+    machine("one")
+    typed("run", "rows.py", "--span", "1")
+    bucket, key = open_bucket(parse_url(place).home), (parse_url(place) / "rows/x/serving.json").key
+    document = json.loads(bucket.read(key)[0])
+    before = printed(capsys, "doctor")
+    served = main(["tainted", "rows", "--span", "1"])
+
+    (record,) = document["versions"].values()
+    newest = document["version"] + 1
+    document["versions"][str(newest)] = {**record, "model": "rows/Count/model/2", "content": "another"}
+    bucket.write(key, json.dumps({**document, "version": newest}).encode())
+    said = printed(capsys, "doctor")
+    tainted = printed(capsys, "tainted", "rows", "--span", "1")
+    ran = printed(capsys, "run", "rows.py", "--span", "2")
+
+    place_of_it = f"{place}/rows/x/{newest}"
+    assert "what serves" not in before
+    assert served == 1
+    assert f"warn  what serves of rows: {place_of_it} serves, which is newer than the last recorded push" in said
+    assert "None of them serves now." in tainted
+    assert f"pushed last by rows/1; but {place_of_it} serves" in ran
+
+
 def test_a_root_belongs_to_one_history(machine, project, place, capsys):
     """Another machine with metadata of its own is refused, not mixed in."""
     machine("one")
