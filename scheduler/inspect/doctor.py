@@ -289,10 +289,14 @@ def _artifacts(
     checked, damaged = Checked(), 0
     runs = None if deep else LOOK_BACK
     reports = check_artifacts(store, pipeline, checked, runs=runs, deep=deep, elsewhere=elsewhere, progress=progress)
-    for report in reports:
-        damaged += 1
-        again = f"restore it from a backup, or create it again: {report.recreate}"
-        yield HealthCheck(f"artifact {report.artifact.name}", "fail", report.found, again)
+    try:
+        for report in reports:
+            damaged += 1
+            again = f"restore it from a backup, or create it again: {report.recreate}"
+            yield HealthCheck(f"artifact {report.artifact.name}", "fail", report.found, again)
+    except StorageError as error:  # or the disk is full that the copies are on
+        yield HealthCheck(f"artifacts of {pipeline}", "fail", "could not be checked", str(error))
+        return
     size = format_size(checked.size_bytes)
     what = f"of {checked.artifacts} verified ({size})" if deep else f"of {checked.artifacts} from recent runs on disk"
     yield HealthCheck(f"artifacts of {pipeline}", "fail" if damaged else "ok", f"{checked.artifacts - damaged} {what}")

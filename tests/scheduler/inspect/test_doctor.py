@@ -1,12 +1,14 @@
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spanwise.orchestrator import State
+from spanwise.orchestrator.errors import StorageError
 from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.inspect import database_file, doctor
 from spanwise.scheduler.inspect.doctor import HealthCheck
@@ -58,6 +60,27 @@ def test_a_database_that_does_not_open_fails(tmp_path: Path) -> None:
     assert checks["metadata"].level == "fail"
     assert "is not a metadata database" in checks["metadata"].fix
     assert checks["root"].level == "ok"
+
+
+def test_metadata_are_not_unavailable_where_artifacts_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the storage denies it, or the disk is full that the copies are on."""
+
+    def deny(*_arguments: object, **_options: object) -> Iterator[object]:
+        yield from ()
+        raise StorageError("s3://lake/r/rides/1 could not be copied to /full: No space left on device.")
+
+    with root.open_for_writing(settings(tmp_path)) as store:
+        ended(store, begun(store))  # type: ignore[arg-type]
+    monkeypatch.setattr(doctor, "check_artifacts", deny)
+
+    checks = found(tmp_path)
+
+    assert checks["metadata"].level == "ok"
+    check = checks["artifacts of flights"]
+    assert (check.level, check.found) == ("fail", "could not be checked")
+    assert "No space left on device" in check.fix
 
 
 def test_a_database_that_cannot_be_checked_now_is_not_called_damaged(
