@@ -13,6 +13,7 @@ import contextlib
 import functools
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _RETRY_FOR = timedelta(seconds=60)  # a server that is away for longer is an error
 _CHUNK_BYTES = 8 << 20
 _HASHED_BYTES = 1 << 20  # what a processor's cache still has when it is hashed
+_KNOWN_FOR_S = 600.0  # what answers at an endpoint seldom changes
 _MOST_DELETED = 1000  # objects in one request, the limit of S3
 _ABSENT = ("NoSuchKey", "BlobNotFound")  # what a 404 says where there is no such object
 _ENDPOINT_VARIABLES = {  # the first is the one that messages name
@@ -49,6 +51,7 @@ class StorageBucket:
     def __init__(self, home: ObjectUrl, objects: ObjectStore) -> None:
         self.home = home
         self._objects = objects
+        self._known_s = float("-inf")  # monotonic: when something was last said to be absent, as storage says it
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Every object below a folder, in the order of the storage; `prefix` is whole parts of keys, or empty."""
@@ -234,6 +237,7 @@ class StorageBucket:
         except FileNotFoundError as error:
             if not self._says_absent(error):
                 raise
+            self._known_s = time.monotonic()
             return None
 
     def _get_present(self, key: str, options: Any = None) -> GetResult:
@@ -249,11 +253,11 @@ class StorageBucket:
         return code in _ABSENT or (not code and self.home.scheme != "s3")
 
     def _check_absence(self, prefix: str) -> None:
-        """Believes an empty listing only of a server that says of one object that it does not exist.
+        """Believes an empty listing only of a server that has said lately of one object that it does not exist.
 
         The library reads a page of HTML, such as that of a console or a login, as a listing without objects.
         """
-        if self.home.scheme not in ("s3", "gs"):
+        if self.home.scheme not in ("s3", "gs") or time.monotonic() - self._known_s < _KNOWN_FOR_S:
             return
         from obstore import exceptions
 
@@ -262,6 +266,7 @@ class StorageBucket:
             try:
                 found = self._get(key)
             except exceptions.PermissionDeniedError:  # a role that may list need not be allowed to read
+                self._known_s = time.monotonic()
                 return
         if found is not None:
             raise StorageError(f"{self.home / prefix if prefix else self.home}: {_describe_other_server(self.home)}")
