@@ -18,7 +18,7 @@ from spanwise.orchestrator.beam_settings import BeamSettings
 from spanwise.orchestrator.fingerprint import of_tree
 from tests.contract.beam_engines import start, start_workers
 
-FILES, FILE_BYTES = 8, 256 << 20
+FILES, FILE_BYTES = 16, 256 << 20
 WANTED = 1.7
 
 
