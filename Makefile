@@ -4,7 +4,7 @@
 #   VENV     where the environment is
 #   WORKERS  how many processes run the tests
 #   TESTS    which tests, all by default: make test TESTS=tests/scheduler
-#   SCRATCH  where tests write; in memory where there is room, for they wait for the disk a third of the time
+#   SCRATCH  where tests write: in memory where there is room
 
 PYTHON  ?=
 VENV    ?= .venv
@@ -23,7 +23,7 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
     $(PIP) install --constraint constraints.txt $(1)
 
 # Each part of the tests has processes of its own. A test forks what its process has imported, and one that has imported
-# every test has three times as much.
+# every test has three times as much. Those that import much the same share them: each part collects its tests anew.
 PARTS  := $(addprefix tests/,scenario components pipelines)
 ALIKE  := $(addprefix tests/,scheduler orchestrator)
 OTHERS := $(filter-out $(PARTS) $(ALIKE) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))

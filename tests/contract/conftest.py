@@ -4,6 +4,7 @@ The servers take part when SPANWISE_TEST_MYSQL and SPANWISE_TEST_POSTGRESQL name
 """
 
 import contextlib
+import logging
 import os
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,28 @@ UNKNOWN_TABLES = ["postgresql, through ml-metadata"] if "postgresql" in SERVERS 
 
 BY_SQL = "sqlite, by SQL"
 """Where also few records are read by SQL, as otherwise only many are."""
+
+
+IN_CHILD = """
+def in_child(act):
+    child = os.fork()
+    if not child:
+        try:
+            act()
+            gc.collect()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+"""Part of a program that needs `gc` and `os`: does something in a forked child, which has to come to an end."""
+
+
+@pytest.fixture
+def reasons(caplog):
+    """Why the metadata was not read by SQL, as far as the log says."""
+    caplog.set_level(logging.INFO, logger=sql_reader.log.name)
+    return lambda: [record.reason for record in caplog.records if record.name == sql_reader.log.name]
 
 
 class Clock:

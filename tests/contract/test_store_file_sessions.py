@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import os
 import select
 import shutil
@@ -15,7 +14,7 @@ import pytest
 from spanwise.orchestrator.mlmd import open_store, sql_reader, sql_session, sqlite, sqlite_process, sqlite_reader
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Claim
-from tests.contract.conftest import fresh_url
+from tests.contract.conftest import IN_CHILD, fresh_url
 
 MANY = range(sqlite_reader.LEAST_KEYS)
 
@@ -31,13 +30,6 @@ def store(url):
         store.begin_run(Run(pipeline="flights"))
         store.claim(Claim("pinned", "7", {"why": "ü"}))
         yield store
-
-
-@pytest.fixture
-def reasons(caplog):
-    """Why the metadata was not read by SQL, as far as the log says."""
-    caplog.set_level(logging.INFO, logger=sql_reader.log.name)
-    return lambda: [record.reason for record in caplog.records if record.name == sql_reader.log.name]
 
 
 def find_many(store):
@@ -326,17 +318,7 @@ store = open_store({url!r})
 def ask():
     assert len(store.find_claims("pinned", list(map(str, range({len(MANY)}))))) == 1
     return store._reader._session._process.pid
-def in_child(act):
-    child = os.fork()
-    if not child:
-        try:
-            act()
-            gc.collect()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-def refused():
+{IN_CHILD}def refused():
     try:
         ask()
     except StoreError:

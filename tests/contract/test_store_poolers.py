@@ -1,13 +1,12 @@
 """The store behind PgBouncer, which hands the sessions of the server from one client to another."""
 
 import contextlib
-import logging
 
 import psycopg2
 import pytest
 
 from spanwise.orchestrator.errors import StoreUnavailable
-from spanwise.orchestrator.mlmd import open_store, sql_reader
+from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Claim
 from tests.contract.conftest import SERVERS, fresh_url
 from tests.contract.poolers import PGBOUNCER, pooled
@@ -26,13 +25,6 @@ def url(tmp_path):
     url = fresh_url("postgresql", tmp_path)
     open_store(url).close()
     return url
-
-
-@pytest.fixture
-def reasons(caplog):
-    """Why the metadata was not read by SQL, as far as the log says."""
-    caplog.set_level(logging.INFO, logger=sql_reader.log.name)
-    return lambda: [record.reason for record in caplog.records if record.name == sql_reader.log.name]
 
 
 def end_sessions(url):

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import subprocess
 import sys
 import uuid
@@ -18,7 +17,7 @@ from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.run import Run
 from spanwise.scheduler.inspect import doctor
 from spanwise.scheduler.project.settings import read
-from tests.contract.conftest import SERVERS, fresh_url
+from tests.contract.conftest import IN_CHILD, SERVERS, fresh_url
 
 pytestmark = pytest.mark.skipif("postgresql" not in SERVERS, reason="no SPANWISE_TEST_POSTGRESQL")
 
@@ -35,13 +34,6 @@ def url(tmp_path):
 def store(url):
     with contextlib.closing(open_store(url)) as store:
         yield store
-
-
-@pytest.fixture
-def reasons(caplog):
-    """Why the metadata was not read by SQL, as far as the log says."""
-    caplog.set_level(logging.INFO, logger=sql_reader.log.name)
-    return lambda: [record.reason for record in caplog.records if record.name == sql_reader.log.name]
 
 
 @pytest.fixture
@@ -178,17 +170,7 @@ def ask():
     assert [row.name for row in store._reader._otherwise.contexts_of_type(declarations.PIPELINE)] == ["flights"]
     pids = "SELECT to_json(pid) FROM pg_stat_activity WHERE datname = current_database() AND $1::json IS NOT NULL"
     return sorted(store._reader._session.rows(pids, []))
-def in_child(act):
-    child = os.fork()
-    if not child:
-        try:
-            act()
-            gc.collect()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-def refused():
+{IN_CHILD}def refused():
     try:
         store.pipelines()
     except StoreError:

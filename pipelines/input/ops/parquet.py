@@ -227,11 +227,12 @@ class ParquetReader:
     def read(self, part: int) -> Iterator[pa.RecordBatch]:
         group = self._op.groups[part]
         if group.path != self._path:
-            self._file, self._path = open_parquet(group.path), group.path
-            self._wanted = self._possible_groups(group.path, self._file)
-        if self._file is not None:
+            file = open_parquet(group.path)
+            _refuse_other_rows(group, file)
+            refuse_other_columns(group.path, file.schema_arrow, self._read, group.file_columns)
+            self._file, self._path, self._wanted = file, group.path, self._possible_groups(group.path, file)
+        elif self._file is not None:
             _refuse_other_rows(group, self._file)
-            refuse_other_columns(group.path, self._file.schema_arrow, self._read, group.file_columns)
         if self._file is None or (self._wanted is not None and group.number not in self._wanted):
             return iter(())
         self._number = group.number
