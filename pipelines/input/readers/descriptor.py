@@ -75,6 +75,10 @@ class Dialect:
         if repeated:
             raise ParameterError(f"column_names: two columns are named '{repeated[0]}'. Name one otherwise.")
 
+    def piece_bytes(self, size: int) -> int:
+        """How many bytes a piece has of a file of so many: all the same, so that those who share them end together."""
+        return -(-size // -(-size // self.part_bytes))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptor:

@@ -17,24 +17,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_QUOTE = ord('"')
+_QUOTE, _NEWLINE = ord('"'), ord("\n")
+_LONG_BYTES = 4096
 
 
 def find_last_end(data: bytes, delimiter: str) -> int:
     """Where the last complete record in `data` ends; 0 if none does. `data` begins with a record.
 
     Without quotes that is the last newline. Where every quote stands at the edge of a field, a newline ends a record if
-    the number of quotes before it is even, which needs no look at the other bytes. Otherwise each field is read.
+    the number of quotes before it is even, which needs no look at the other bytes. Otherwise each quoted value is read.
     """
     if b'"' not in data:
         return data.rfind(b"\n") + 1
     text = np.frombuffer(data, dtype=np.uint8)
     quotes = np.flatnonzero(text == _QUOTE)
     if not _at_edges(text, quotes, delimiter):
-        end = 0
-        for end in _find_ends(data, delimiter):  # noqa: B007 -- the last one is wanted
-            pass
-        return end
+        return _find_last_end_by_values(data, text, quotes, delimiter)
     newline = data.rfind(b"\n")
     while newline >= 0:
         before = int(np.searchsorted(quotes, newline))
@@ -78,9 +76,11 @@ def split(data: bytes, delimiter: str) -> list[tuple[int, bytes]]:
 
 def count_newlines(data: bytes) -> int:
     """How many lines end in `data`, in any of the three conventions."""
-    if b"\r" not in data:
-        return data.count(b"\n")
-    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+    if len(data) < _LONG_BYTES:
+        newlines = data.count(b"\n")
+    else:
+        newlines = int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) == _NEWLINE))  # three times as fast
+    return newlines if b"\r" not in data else newlines + data.count(b"\r") - data.count(b"\r\n")
 
 
 def count_fields(record: bytes, delimiter: str) -> int:
@@ -102,8 +102,7 @@ def count_fields(record: bytes, delimiter: str) -> int:
 
 def _at_edges(text: NDArray[np.uint8], quotes: NDArray[np.intp], delimiter: str) -> bool:
     """Whether quotes open and close in turn, so that counting them tells what is inside a value."""
-    edges = np.zeros(256, dtype=bool)
-    edges[[ord(delimiter), ord("\n"), ord("\r")]] = True
+    edges = _edges(delimiter)
     opens, closes = quotes[0::2], quotes[1::2]
     opened = edges[text[opens - 1]]
     opened[0] |= opens[0] == 0
@@ -114,6 +113,21 @@ def _at_edges(text: NDArray[np.uint8], quotes: NDArray[np.intp], delimiter: str)
     if len(closes):
         closed[-1] |= closes[-1] + 1 == len(text)
     return bool(opened.all() and closed.all())
+
+
+def _find_last_end_by_values(data: bytes, text: NDArray[np.uint8], quotes: NDArray[np.intp], delimiter: str) -> int:
+    field = _field(delimiter)
+    openings = quotes[(quotes == 0) | _edges(delimiter)[text[quotes - 1]]]  # if no value holds them
+    end = pos = 0
+    for opening in openings.tolist():
+        if opening < pos:
+            continue
+        end = data.rfind(b"\n", pos, opening) + 1 or end
+        value = field.match(data, opening)
+        if value is None:  # it does not end
+            return end
+        pos = value.end()
+    return data.rfind(b"\n", pos) + 1 or end
 
 
 def _find_ends(data: bytes, delimiter: str) -> Iterator[int]:
@@ -136,6 +150,14 @@ def _find_ends(data: bytes, delimiter: str) -> Iterator[int]:
             yield pos
         elif byte == ord("\n"):
             yield pos
+
+
+@cache
+def _edges(delimiter: str) -> NDArray[np.bool_]:
+    """Of each byte, whether a field may begin after it."""
+    edges = np.zeros(256, dtype=bool)
+    edges[[ord(delimiter), ord("\n"), ord("\r")]] = True
+    return edges
 
 
 @cache

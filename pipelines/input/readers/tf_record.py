@@ -75,7 +75,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         if isinstance(source, PlainRecords) and size > dialect.part_bytes:
             pieces = [
                 Descriptor(path=path, format=fmt, start=begin, stop=end, first_line=row, size_bytes=end - begin)
-                for begin, end, row in _cut_pieces(source, size, dialect.part_bytes, path)
+                for begin, end, row in _cut_pieces(source, size, dialect.piece_bytes(size), path)
             ]
         else:
             _read_length(source.read(_HEAD.size), path, 1, 0)
@@ -341,7 +341,7 @@ def read_records(path: str, start: int = 0, row: int = 1, stop: int | None = Non
             yield data, at
 
 
-def _cut_pieces(source: RecordSource, size: int, part_bytes: int, path: str) -> Iterator[tuple[int, int, int]]:
+def _cut_pieces(source: RecordSource, size: int, piece_bytes: int, path: str) -> Iterator[tuple[int, int, int]]:
     """Start, end and first record of each piece; only lengths are read."""
     assert isinstance(source, PlainRecords)
     start, first_row, at, row = 0, 1, 0, 1
@@ -350,7 +350,7 @@ def _cut_pieces(source: RecordSource, size: int, part_bytes: int, path: str) -> 
         end = at + _HEAD.size + _read_length(source.read(_HEAD.size), path, row, at) + _FOOT.size
         if end > size:
             raise _cut_short_error(path, row, at)
-        if at > start and end - start > part_bytes:
+        if at - start >= piece_bytes:
             yield start, at, first_row
             start, first_row = at, row
         at, row = end, row + 1

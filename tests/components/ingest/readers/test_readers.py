@@ -17,6 +17,7 @@ from spanwise.pipelines.input.readers import records
 from spanwise.pipelines.input.readers.column import Column, Misfit, join
 from spanwise.pipelines.input.readers.columns import pinned_types, reads_as, wider
 from spanwise.pipelines.input.readers.stored_types import parse_type
+from tests.components.tf_example import framed
 
 # one folder serves all examples: each overwrites the file of the one before
 relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
@@ -96,6 +97,24 @@ def test_any_quotes_are_cut_as_pyarrow_reads_them(text):
         )
         assert table.num_rows == 1
         assert table.num_columns == records.count_fields(record, ",")
+
+
+@given(st.text(alphabet='a,"\n', max_size=40))
+def test_any_quotes_are_followed_to_the_last_record(text):
+    """The record end that is found is the last one, as reading byte by byte finds it."""
+    state, end = "begin", 0
+    for at, byte in enumerate(text):
+        match state, byte:
+            case ("begin", '"') | ("closed", '"'):
+                state = "quoted"
+            case "quoted", _:
+                state = "closed" if byte == '"' else "quoted"
+            case _, "," | "\n":
+                state, end = "begin", at + 1 if byte == "\n" else end
+            case _:
+                state = "bare"
+
+    assert records.find_last_end(text.encode(), ",") == end
 
 
 @pytest.mark.parametrize("data", [b'a,"b', b'a,"b""', b'1,2\n"x\ny', b'"'])
@@ -218,6 +237,21 @@ def test_a_large_plain_file_is_read_in_pieces(tmp_path):
     for piece in pieces:
         assert piece.first_line == 1 + data.count(b"\n", 0, piece.start)
         assert data[piece.start : piece.start + 1].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "record"),
+    [("a.csv", b"n\n", b"1234567\n"), ("a.jsonl", b"", b'{"n":1}\n'), ("a.tfrecord", b"", framed([b"x"]))],
+    ids=["csv", "jsonl", "tfrecord"],
+)
+def test_the_pieces_of_a_file_are_even(tmp_path, name, head, record):
+    """Those who share a file that is a little larger than a piece have half of it each, not all and a rest."""
+    (tmp_path / name).write_bytes(head + record * 1100)
+
+    pieces = described(tmp_path / name, Dialect(block_bytes=8, part_bytes=len(record) * 1000))
+
+    assert len(pieces) == 2
+    assert abs(pieces[0].size_bytes - pieces[1].size_bytes) <= 4 * len(record)
 
 
 def test_a_compressed_file_is_one_piece(tmp_path):
