@@ -205,7 +205,7 @@ def _read_header(data: Bytes, at: Ints, tag: int | None) -> tuple[Ints, Ints, Fl
         if place > 4:  # noqa: PLR2004 -- 2**35 bytes are more than any record has
             right[longer] = False
             break
-    begin = np.minimum(begin, len(data) - _PAD)
+    begin = np.minimum(begin, len(data) - _PAD + 1)  # which is behind the last record
     return size, begin, right
 
 

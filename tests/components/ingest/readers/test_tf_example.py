@@ -63,6 +63,14 @@ def test_records_are_read_as_protobuf_reads_them(records):
         assert by_row(records)[0] == expected(records)
 
 
+def test_a_record_that_is_cut_short_is_read_as_protobuf_reads_it():
+    """Wherever the last record ends, it is refused when protobuf refuses it: what follows is no part of it."""
+    whole = serialized({"a": [1, 300], "b": [b"x", b""], "c": [0.5], "d": []})
+    for size in range(len(whole)):
+        records = [whole, whole[:size]]
+        assert shown(by_row(records)[0]) == shown(expected(records)), size
+
+
 @settings(max_examples=200)
 @given(st.lists(EXAMPLES, min_size=1, max_size=4), st.data())
 def test_damaged_records_are_read_as_protobuf_reads_them(records, data):
