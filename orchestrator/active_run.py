@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from spanwise.orchestrator.component import Component, Resolver
 from spanwise.orchestrator.errors import Fenced, StoreError
 from spanwise.orchestrator.executor import ExecutorEvent
 from spanwise.orchestrator.job import FenceQuery, JobEnded, JobFailure, JobPlaced
+from spanwise.orchestrator.lease import TTL_S
 from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
 from spanwise.orchestrator.placement import Placement, record_placement
 from spanwise.orchestrator.pool import POLL_S, Slot
@@ -125,7 +127,11 @@ class ActiveRun:
         return max(0.0, min([longest_s, *(moment - time.monotonic() for moment in moments)]))
 
     def conclude(self) -> RunOutcome:
-        """Records how the run ended."""
+        """Records how the run ended.
+
+        Raises:
+            Fenced: whoever has taken over has recorded that it failed.
+        """
         work = self._worklist
         if self._stopping:
             self._end(State.CANCELED, f"stopped by {self._stopping}")
@@ -145,7 +151,8 @@ class ActiveRun:
         if self.run.state.ended:
             return
         self._nodes.executor.close()
-        self._end(State.FAILED, error)
+        with contextlib.suppress(Fenced):
+            self._end(State.FAILED, error)
 
     def _has_room(self) -> bool:
         return len(self._nodes.executor.running) < self._request.jobs and not self._stop_asked()
@@ -162,7 +169,8 @@ class ActiveRun:
 
     def _take_slot(self, name: str) -> Slot | None:
         pool = self._pool_of(name)
-        return self._nodes.pools.take(pool, self._request.pools[pool], f"{self.run.name}/{name}")
+        silence_s = TTL_S + self._nodes.executor.silence_s(name)
+        return self._nodes.pools.take(pool, self._request.pools[pool], f"{self.run.name}/{name}", silence_s=silence_s)
 
     def _release(self, slot: Slot | None) -> None:
         if slot is not None:
@@ -234,9 +242,10 @@ class ActiveRun:
         return f"The run was stopped by {self._stopping}." if self._stopping else None
 
     def _end(self, state: State, error: str | None) -> None:
-        """Records the end of the run; when that is impossible, the next run closes it."""
+        """Records the end of the run; when that is impossible, the next run closes it. Raises Fenced if it has."""
         lease, store = self._nodes.lease, self._nodes.store
         ended = replace(self.run, state=state, error=error, ended=lease.now())
+        fenced = None
         try:
             for execution in [e for e in self._worklist.executions.values() if not e.state.ended]:
                 self._worklist.end(self._nodes.fail(execution, error or "").execution)
@@ -244,9 +253,14 @@ class ActiveRun:
             self.closed = True
         except (Fenced, StoreError) as unrecorded:
             log.warning("run-end-lost", extra={"run": ended.name, "reason": str(unrecorded)})
+            if isinstance(unrecorded, Fenced):
+                fenced = unrecorded
+                ended = replace(ended, state=State.FAILED, error=str(fenced))
         self.run = ended
         remove_working_files(self._nodes.root, ended, store.archive)
-        self._announce("run-ended", message=error or "")
+        self._announce("run-ended", message=ended.error or "")
+        if fenced is not None:
+            raise fenced
 
     def _announce(self, what: EventName, node: str = "", execution: Execution | None = None, message: str = "") -> None:
         log.info(what, extra={"run": self.run.name, "node": node, "reason": message})

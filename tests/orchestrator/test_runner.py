@@ -574,6 +574,25 @@ def test_a_run_that_lost_its_lease_stops(trial):
     assert not Path(f"/proc/{executor.session}").exists()
 
 
+def test_a_run_that_lost_its_lease_after_its_last_node_does_not_pass_for_complete(trial):
+    """Who has taken over has recorded that it failed, so it says that too, and raises Fenced."""
+    ends = []
+
+    def observe(event):
+        if (event.what, event.node) == ("node-completed", "Second"):
+            old = current(trial.store, "p")
+            trial.store.claim(Claim("lease", f"p#{old.token + 1}", trial.store.find_claim("lease", old.name).facts))
+            place = trial.store.last_claim("journal", f"{old.name}/") + 1
+            trial.store.claim(Claim("journal", f"{old.name}/{place}", {"sealed": True}))
+        elif event.what == "run-ended":
+            ends.append(event.run.state)
+
+    with LocalExecutor(chain()) as executor, pytest.raises(Fenced, match="has lost its lease"):
+        run(chain(), executor=executor, store=trial.store, root=trial.root, observe=observe)
+
+    assert ends == [State.FAILED]
+
+
 def test_what_a_dead_run_left_is_closed(trial):
     """The next run records the dead one as failed, with its executions, and takes its files away."""
     store = trial.store
