@@ -38,6 +38,9 @@ class Executor(Protocol):
     def has_room(self, node: str) -> bool:
         """Whether a job of this node, with all of its gang, can start now, beside those that run."""
 
+    def silence_s(self, node: str) -> float:
+        """How long a job of this node may go on after its controller has died; 0 where it ends with it."""
+
     def spare(self, node: str) -> None:
         """Says that a node has reused a result, so that nothing need be prepared for it; it may start later anyway."""
 

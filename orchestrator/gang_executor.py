@@ -101,6 +101,9 @@ class GangExecutor:
     def has_room(self, node: str) -> bool:
         return self._below.has_room(node)
 
+    def silence_s(self, node: str) -> float:
+        return self._below.silence_s(node)
+
     def spare(self, node: str) -> None:
         self._below.spare(node)
 

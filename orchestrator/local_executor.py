@@ -109,6 +109,10 @@ class LocalExecutor:
         running = [self._resources(child.node) for child in self._children.values()]
         return self._capacity.has_room(self._resources(node), running, self._sizes.get(node, 1))
 
+    def silence_s(self, node: str) -> float:  # noqa: ARG002  the same for all
+        """Jobs die with their controller."""
+        return 0.0
+
     def spare(self, node: str) -> None:
         """Says that a node has reused a result: what it alone would import is not imported ahead."""
         with contextlib.suppress(OSError):  # `wait` notices a server that died

@@ -7,6 +7,7 @@ whose slot was taken over ends its node.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -49,9 +50,13 @@ class Pools:
 
     def take(self, pool: str, size: int, work: str, *, silence_s: float = TTL_S) -> Slot | None:
         """Takes a free slot of a pool of this size; None while there is none."""
+        beyond = len(self._held_beyond(pool, size))
         for place in _places(pool, size):
             newest = self._newest(place)
             if newest is not None and not self._is_free(newest):
+                continue
+            if beyond:  # a slot that was taken when the pool was larger stands in the place of this one
+                beyond -= 1
                 continue
             slot = Slot(
                 place=place,
@@ -81,7 +86,19 @@ class Pools:
     def holders(self, pool: str, size: int) -> list[Slot]:
         """The slots that are taken."""
         newest = map(self._newest, _places(pool, size))
-        return [slot for slot in newest if slot is not None and not self._is_free(slot)]
+        held = [slot for slot in newest if slot is not None and not self._is_free(slot)]
+        return [*held, *self._held_beyond(pool, size)]
+
+    def _held_beyond(self, pool: str, size: int) -> list[Slot]:
+        """Slots of runs that began when the pool was larger. Below a place that was ever taken all others were, too."""
+        held: list[Slot] = []
+        for number in itertools.count(size + 1):
+            newest = self._newest(f"{pool}/{number}")
+            if newest is None:
+                return held
+            if not self._is_free(newest):
+                held.append(newest)
+        raise AssertionError("numbers do not end")
 
     def _newest(self, place: str) -> Slot | None:
         token = self._store.last_claim("slot", f"{place}#")

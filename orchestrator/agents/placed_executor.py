@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
-from spanwise.orchestrator.agents.agent_executor import KEPT_S, AgentExecutor
+from spanwise.orchestrator.agents.agent_executor import KEPT_S, SILENCE_S, AgentExecutor
 from spanwise.orchestrator.agents.engine import AgentEngine, GangEngine
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import PipelineError
@@ -93,6 +93,9 @@ class PlacedExecutor:
             self._there.answer(job, reply)
         else:
             self._here.answer(job, reply)
+
+    def silence_s(self, node: str) -> float:
+        return SILENCE_S if node in self._away else 0.0
 
     def spare(self, node: str) -> None:
         self._here.spare(node)

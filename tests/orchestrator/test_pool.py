@@ -157,6 +157,36 @@ def test_releasing_a_lost_slot_takes_it_from_nobody(store):
     assert c.take("gpu", 1, "c/1/Train") is None
 
 
+def test_a_pool_that_was_made_smaller_counts_the_slots_that_are_taken(store):
+    """Those above its size too: nobody gets one as long as so many are at work."""
+    (a, _), (b, _), (c, _) = (pools_of(store, name) for name in "abc")
+    first, second, third = (a.take("gpu", 3, f"a/1/Train{number}") for number in range(3))
+    a.release(first)
+
+    assert b.take("gpu", 2, "b/1/Train") is None
+    assert [slot.work for slot in b.holders("gpu", 1)] == ["a/1/Train1", "a/1/Train2"]
+    a.release(second)
+    assert b.take("gpu", 1, "b/1/Train") is None
+    assert b.take("gpu", 2, "b/1/Train") is not None
+    assert c.take("gpu", 2, "c/1/Train") is None
+    a.release(third)
+    assert c.take("gpu", 2, "c/1/Train") is not None
+
+
+def test_a_slot_of_a_node_on_an_engine_does_not_come_back_with_its_dead_controller(store):
+    """Its agent goes on until it has heard nothing for a minute, where no process of this machine tells of it."""
+    time = Time()
+    (a, lease), (b, _) = pools_of(store, "a"), pools_of(store, "b", time)
+    slot = a.take("gpu", 1, "a/1/Train", silence_s=75.0)
+    rewrite_holder(store, lease, who={"started": 1}, engine="ray:auto")
+    for time.now in (0.0, 1.0, 74.0):
+        assert b.take("gpu", 1, "b/1/Train") is None
+    time.now = 76.0
+
+    assert b.take("gpu", 1, "b/1/Train") is not None
+    assert a.is_lost(slot)
+
+
 def test_this_process_is_alive():
     """What the other tests stand on: a holder of this machine is looked up by its process."""
     assert process.is_alive(process.identity(os.getpid()))

@@ -41,6 +41,9 @@ class InlineExecutor:
     def has_room(self, node: str) -> bool:
         return True
 
+    def silence_s(self, node: str) -> float:
+        return 0.0
+
     def start(self, job: NodeJob) -> None:
         log = Path(job.log)
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import Component, Output, Pipeline, PipelineError, Report, Resources
+from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.testing import Trial
 from tests.contract.executor_jobs import is_gone
 
@@ -81,6 +83,24 @@ def test_a_pool_without_a_size_is_refused_before_anything_is_recorded(tmp_path):
         trial.run(Pipeline("p", [Make(resources=Resources(pool="gpu"))]))
 
     assert list(trial.store.runs("p")) == []
+
+
+def test_the_slot_of_a_node_that_outlives_its_controller_says_how_long(tmp_path):
+    """So that nobody takes it while an agent on an engine still waits for word of a dead controller."""
+
+    class Elsewhere(LocalExecutor):
+        def silence_s(self, node):
+            return 60.0 if node == "Make" else 0.0
+
+    trial = Trial(tmp_path)
+    gpu = Resources(pool="gpu")
+    pipeline = Pipeline("p", [Make(resources=gpu), Make(resources=gpu, name="Here")])
+    with Elsewhere(pipeline) as executor:
+        request = RunRequest(pools={"gpu": 1}, jobs=1)
+        run(pipeline, executor=executor, store=trial.store, root=trial.root, request=request)
+
+    slots = [trial.store.find_claim("slot", f"gpu/1#{token}").facts for token in (1, 2)]
+    assert {slot["work"]: slot["silence_s"] for slot in slots} == {"p/1/Make": 75.0, "p/1/Here": 15.0}
 
 
 def test_a_cached_node_takes_no_slot_for_longer_than_a_look(tmp_path):
