@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spanwise.orchestrator import lease
 from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Component, Node
@@ -36,7 +37,7 @@ class Decision:
     serves: bool  #: whether the model is the one that was pushed last
 
 
-def decide(store: Store, model: Artifact, *, given: bool, because: str) -> Decision:
+def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: lease.Clock | None = None) -> Decision:
     """Records that a person blesses a model, or takes its blessing back.
 
     Raises:
@@ -48,6 +49,8 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str) -> Decis
         _refuse_collected(store, model, "blessed")
     verdict = Verdict(mark="blessed", artifact=model.name, given=given, by=user_name(), because=because)
     append_personal(store, verdict, model)
+    # A collection that looked for verdicts before this one was given has released its lease by then.
+    lease.current_after_collection(store, channel_of(model.name).split("/")[0], clock or lease.Clock())
     last = next(pushes(store, channel_of(model.name)), None)
     champion = find_champion(store, model.name)
     lost = champion is not None and is_marked(store, COLLECTED, champion)

@@ -328,7 +328,7 @@ def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]
 
 
 def collect(context: CollectionContext, plan: CollectionPlan, loaded: Loaded | None = None) -> CollectionResult:
-    """Removes what a plan says, except what has come into use or was pinned since.
+    """Removes what a plan says, except what has come into use or was pinned, blessed or pushed since.
 
     Raises:
         StoreError: the metadata cannot be written.
@@ -347,7 +347,8 @@ class _Collection:
         self._plan = plan
         self._loaded = loaded
         self._seen = None if plan.held else plan.newest  # None: the running run may use more by now
-        self._used: Collection[int] | None = None  # ids in use by newer runs; None while there is none
+        self._used: Collection[int] = ()  # ids in use by newer runs
+        self._needed: set[int] = set()  # ids of what models need that were to be removed, and are kept
         self._collected: dict[Path, Artifact] = {}  # by original location
         self._swept: dict[Path, Leftover] = {}
         self._aside: dict[Path, Path] = {}  # current location by original location
@@ -358,7 +359,8 @@ class _Collection:
 
     def mark_all(self) -> None:
         """Marks the removals, `BATCH` at a time, and sets them aside."""
-        removals = self._plan.removals
+        # Models before the graphs that they are served with, which go only if they do.
+        removals = sorted(self._plan.removals, key=lambda artifact: artifact.kind == TransformGraph.kind)
         try:
             for first in range(0, max(len(removals), 1), BATCH):  # at least once, for what was interrupted
                 with _leased(self._context, self._plan.pipeline) as mine:
@@ -375,17 +377,17 @@ class _Collection:
             self._set_aside(location)
 
     def _still_unused(self, candidates: Sequence[Artifact]) -> list[Artifact]:
-        """The candidates that have not come into use and were not pinned since the plan was made."""
+        """The candidates that have not come into use and were not pinned, blessed or pushed since the plan was made."""
         newest = next(self._store.runs(self._plan.pipeline))
         if self._seen != (newest.number, newest.state):
             runs = _newest_runs(self._store, self._plan.pipeline)
             self._used = find_uses(self._store, runs, self._loaded).keys()
             self._seen = (newest.number, newest.state)
-        if self._used is None:
-            pinned = describe_pins(self._store, candidates)
-            return [artifact for artifact in candidates if artifact.name not in pinned]
         marks = _marks(self._context, candidates)
-        return [a for a in candidates if a.id not in self._used and a.id not in marks]
+        kept = {a.id for a in candidates if a.id in self._used or a.id in marks}
+        models = [a for a in candidates if a.id in kept and a.kind == Model.kind]
+        self._needed.update(*_companions(self._store, models).values())
+        return [a for a in candidates if a.id not in kept and a.id not in self._needed]
 
     def _claim(self, mine: Lease, artifacts: Sequence[Artifact]) -> Sequence[Artifact]:
         """Marks artifacts in one transaction; returns those that no other collection has marked."""

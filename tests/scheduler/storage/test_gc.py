@@ -39,6 +39,7 @@ from spanwise.scheduler.backfill.record import Backfill, BackfillStage
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import Loaded
+from spanwise.scheduler.run.models import decide
 from spanwise.scheduler.storage import formatting, gc
 from spanwise.scheduler.storage.disk_inventory import ASIDE
 from spanwise.scheduler.storage.pins import pin, unpin
@@ -335,6 +336,55 @@ def test_what_is_pinned_after_the_plan_stays(yard: Yard) -> None:
     gc.collect(yard.context(), planned)
 
     assert "Trainer/model/1" in yard.there()
+
+
+@pytest.mark.parametrize("batch", [1, 1000])
+def test_what_serves_a_model_that_is_pinned_after_the_plan_stays(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Its transform graph was planned to go with it, in whichever turn."""
+    monkeypatch.setattr(gc, "BATCH", batch)
+    model = yard.day(1, graph=True)
+    yard.day(2, graph=True)
+    yard.day(3, graph=True)
+    planned = gc.plan_collection(yard.context(), "flights")
+    pin(yard.store, model, why="", now=yard.now)
+
+    gc.collect(yard.context(), planned)
+
+    assert {"Trainer/model/1", "Transform/graph/1"} <= {*yard.there()}
+
+
+def test_what_a_person_blesses_after_the_plan_stays(yard: Yard) -> None:
+    """No newer run says that anything has changed."""
+    model = yard.day(1)
+    yard.day(2)
+    yard.day(3)
+    context = yard.context(Retention(last=0, younger=timedelta(0), marked=("blessed",)))
+    planned = gc.plan_collection(context, "flights")
+    decide(yard.store, model, given=True, because="it was better")
+
+    gc.collect(context, planned)
+
+    assert "Trainer/model/1" in yard.there()
+
+
+def test_a_blessing_waits_for_the_collection_that_may_not_have_seen_it(yard: Yard) -> None:
+    """Then it says that the files of the champion are gone."""
+    model = yard.day(1)
+    held = lease.acquire(yard.store, "flights", lease.COLLECTING)
+
+    def collected_meanwhile(seconds: float) -> None:
+        yard.store.claim(Claim("collected", model.name, {"at": yard.now.isoformat(), "who": "gc", "size_bytes": 1}))
+        held.release()
+
+    decision = decide(
+        yard.store, model, given=True, because="it was better", clock=lease.Clock(sleep=collected_meanwhile)
+    )
+
+    assert decision.champion is not None
+    assert decision.champion.name == model.name
+    assert decision.lost
 
 
 def test_what_was_collected_cannot_be_pinned(yard: Yard) -> None:
