@@ -12,11 +12,12 @@ push
 2. takes a number above all existing ones by creating the record in its folder, which only one push can;
 3. compares the model with the digest of the published model, and writes its objects;
 4. asks whether the run still holds its lease, and replaces the pointer. If somebody was faster, it begins again at 1,
-   with the objects that are there.
+   with the objects that are there;
+5. asks again, and takes its version back if the lease was lost in between, unless another push has followed.
 
 A push that dies before the pointer is replaced has changed nothing that is served; what it wrote is removed by the
 first push that succeeds a day later. A push that is stopped for long after step 4 has asked cannot replace the pointer
-once a later run has.
+once a later run has; where none has pushed, its version serves until it has asked again.
 """
 
 from __future__ import annotations
@@ -117,11 +118,16 @@ def _push(
         fences = {**pointer.fences, mine.home: attempt.run.token}
         try:
             attempt.check_fence()
-            there.write_pointer(Pointer(version=number, versions=versions, fences=fences), replacing=etag)
+            etag = there.write_pointer(Pointer(version=number, versions=versions, fences=fences), replacing=etag)
         except Conflict:
             continue
         except Fenced:
             there.remove([number])
+            raise
+        try:
+            attempt.check_fence()
+        except Fenced:
+            there.take_back(number, pointer, replacing=etag)
             raise
         there.remove(surplus)
         there.remove_abandoned(versions)
@@ -160,8 +166,18 @@ class _Destination:
                 f"{self.top / POINTER} is damaged ({error}); if no run is active, remove it and push again."
             ) from error
 
-    def write_pointer(self, pointer: Pointer, *, replacing: str) -> None:
-        self.bucket.write((self.top / POINTER).key, pointer.to_json(self.top), replacing=replacing)
+    def write_pointer(self, pointer: Pointer, *, replacing: str) -> str:
+        """Returns the etag of what is there now; raises Conflict when somebody was faster."""
+        return self.bucket.write((self.top / POINTER).key, pointer.to_json(self.top), replacing=replacing)
+
+    def take_back(self, number: int, before: Pointer, *, replacing: str) -> None:
+        """Makes what served before serve again, and removes a version, unless somebody has pushed since."""
+        try:
+            self.write_pointer(before, replacing=replacing)
+        except (Conflict, StorageError) as error:
+            log.warning("version-not-taken-back", extra={"version": number, "reason": str(error)})
+        else:
+            self.remove([number])
 
     def versions(self, pointer: Pointer) -> list[PushedVersion]:
         return [

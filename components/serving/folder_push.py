@@ -78,6 +78,12 @@ def push_to_folder(
                 target = top / str(version)
                 draft.rename(target)  # the commit
                 durable.sync_folder(top)
+                try:
+                    attempt.check_fence()
+                except Fenced:  # this process slept since it asked: nobody may find the version later
+                    target.rename(draft)
+                    durable.sync_folder(top)
+                    raise
                 new = PushedVersion(version=version, place=target, record=mine)
                 _remove(top, surplus_versions([*present, new], keep_versions, mine))
                 return new, None

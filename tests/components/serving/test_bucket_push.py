@@ -119,6 +119,44 @@ def test_a_run_that_is_overtaken_between_its_last_look_and_its_commit_pushes_not
     assert served(bucket, destination)[0] == overtaking[1].version
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["", "first"])
+def test_a_run_that_lost_its_lease_while_it_committed_takes_its_version_back(bucket, destination, tmp_path, before):
+    """A zombie that sleeps after it has asked, while the later run pushes nothing: it asks once more."""
+    asked = []
+
+    def lost_meanwhile():
+        asked.append(True)
+        if len(asked) > 1:
+            raise Fenced("another run has taken over")
+
+    first, second, third = (model(tmp_path, number) for number in (1, 2, 3))
+    number = pushed(destination, first, 1)[0].version if before else 0
+
+    with pytest.raises(Fenced, match="taken over"):
+        pushed(destination, second, 2, fence=lost_meanwhile)
+
+    assert served(bucket, destination) == (number, files_of(first) if before else {})
+    assert folders(bucket, destination) == ([number] if before else [])
+    assert pushed(destination, third, 3)[1] is None
+    assert served(bucket, destination)[1] == files_of(third)
+
+
+def test_a_version_that_another_push_has_followed_is_not_taken_back(bucket, destination, tmp_path):
+    """What serves is the other's."""
+    asked, later, newer = [], [], model(tmp_path, 2)
+
+    def overtaken_meanwhile():
+        asked.append(True)
+        if len(asked) > 1:
+            later.append(pushed(destination, newer, 2)[0])
+            raise Fenced("another run has taken over")
+
+    with pytest.raises(Fenced):
+        pushed(destination, model(tmp_path, 1), 1, fence=overtaken_meanwhile)
+
+    assert served(bucket, destination) == (later[0].version, files_of(newer))
+
+
 def test_a_run_that_lost_its_lease_leaves_nothing(bucket, destination, tmp_path):
     """What it had written is removed."""
 

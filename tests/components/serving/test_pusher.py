@@ -311,6 +311,23 @@ def test_a_run_that_has_lost_its_lease_pushes_nothing(tmp_path):
     assert not list((tmp_path / "serving" / ".spanwise").glob("draft-*"))
 
 
+def test_a_run_that_lost_its_lease_while_it_committed_takes_its_version_back(tmp_path):
+    """A zombie that sleeps after it has asked, while the later run pushes nothing: it asks once more."""
+    first, asked = model(tmp_path, 1), []
+    before, _ = pushed(tmp_path, first, 1)
+
+    def lost_meanwhile():
+        asked.append(True)
+        if len(asked) > 1:
+            raise Fenced("another run has taken over")
+
+    with pytest.raises(Fenced, match="taken over"):
+        push(model(tmp_path, 2), tmp_path / "serving", attempt(2, token=2, fence=lost_meanwhile), home="home")
+
+    assert served(tmp_path / "serving") == [before.place]
+    assert not list((tmp_path / "serving" / ".spanwise").glob("draft-*"))
+
+
 def test_a_run_with_an_older_token_is_refused_by_the_destination(tmp_path):
     """Even with a controller that believes it holds the lease, an older run does not push over a newer one."""
     first, second = model(tmp_path, 1), model(tmp_path, 2)
