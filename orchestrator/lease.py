@@ -52,6 +52,25 @@ class Clock:
         return self.ttl_s / 5
 
 
+class WatchedTime:
+    """The seconds in which somebody looked again and again: of a longer pause only `most_s` count.
+
+    While a database stands still, neither do heartbeats arrive nor does anybody see that they do not.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] | None = None, most_s: float = TTL_S / 5) -> None:
+        self._monotonic = monotonic or time.monotonic
+        self._most_s = most_s
+        self._seen = self._monotonic()
+        self._sum_s = 0.0
+
+    def __call__(self) -> float:
+        now = self._monotonic()
+        self._sum_s += min(now - self._seen, self._most_s)
+        self._seen = now
+        return self._sum_s
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holder:
     """A lease as the store has it."""
@@ -303,8 +322,8 @@ def is_dead(store: Store, holder: Holder, clock: Clock) -> bool:
         return True
     if abs(clock.now() - holder.last_beat) < timedelta(seconds=clock.ttl_s):
         return False
-    deadline = clock.monotonic() + clock.ttl_s
-    while clock.monotonic() < deadline:
+    watched = WatchedTime(clock.monotonic, clock.beat_s)
+    while watched() < clock.ttl_s:
         clock.sleep(clock.beat_s / 3)
         now = read(store, holder.pipeline, holder.token)
         if now is None or now.beat != holder.beat:

@@ -8,13 +8,12 @@ whose slot was taken over ends its node.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from spanwise.orchestrator import process
 from spanwise.orchestrator.claim_record import facts_of, record_of
-from spanwise.orchestrator.lease import TTL_S, Holder, Lease, read
+from spanwise.orchestrator.lease import TTL_S, Holder, Lease, WatchedTime, read
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 POLL_S = 0.5
@@ -41,9 +40,9 @@ class Slot:
 class Pools:
     """Takes slots for the nodes of the runs under one lease, and releases them. Never waits."""
 
-    def __init__(self, store: Store, lease: Lease, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, lease: Lease, monotonic: Callable[[], float] | None = None) -> None:
         self._store = store
-        self._monotonic = monotonic
+        self._monotonic = monotonic or WatchedTime()
         self._lease = lease
         self._mine: set[str] = set()
         self._beats: dict[str, tuple[int, float]] = {}  # of holders elsewhere: the last beat, and when it was seen

@@ -173,6 +173,27 @@ def test_a_heartbeat_that_moves_keeps_the_lease(store, clock):
     assert is_dead(store, holder, replace(watching, sleep=sleep)) is False
 
 
+def test_a_database_that_stood_still_takes_no_lease_from_anybody(store, clock, monkeypatch):
+    """Its holder could not renew it meanwhile, and does so within seconds."""
+    lease = take(store, clock)
+    from_elsewhere(store, lease)
+    clock.forward(timedelta(hours=1))
+    holder, find = current(store, "taxi"), store.find_claim
+    looks = []
+
+    def stand_still_once(kind, name):
+        looks.append(name)
+        if len(looks) == 2:
+            clock.forward(timedelta(minutes=1))
+        elif len(looks) == 4:
+            _rewrite(store, lease, beat=holder.beat + 1)
+        return find(kind, name)
+
+    monkeypatch.setattr(store, "find_claim", stand_still_once)
+
+    assert is_dead(store, holder, clock.lease()) is False
+
+
 def test_a_holder_that_gives_back_while_it_is_watched_is_over(store, clock):
     """Its last beat is the one that gives the lease back."""
     lease = take(store, clock)

@@ -112,6 +112,25 @@ def test_a_slot_of_another_machine_comes_back_after_its_silence(store):
     assert a.is_lost(slot)
 
 
+def test_a_database_that_stood_still_takes_no_slot_from_anybody(store, monkeypatch):
+    """A look that took long saw no heartbeat because none could arrive."""
+    time = Time()
+    monkeypatch.setattr("spanwise.orchestrator.lease.time.monotonic", time)
+    a, lease = pools_of(store, "a")
+    b = Pools(store, acquire(store, "b", "a run"))
+    a.take("gpu", 1, "a/1/Train")
+    rewrite_holder(store, lease, who={"machine": "elsewhere/0/0"})
+    assert b.take("gpu", 1, "b/1/Train") is None
+    for time.now in (0.5, 30.5, 31.0):
+        assert b.take("gpu", 1, "b/1/Train") is None
+    rewrite_holder(store, lease, who={"machine": "elsewhere/0/0"}, beat=7)
+    for time.now in (31.5 + look / 2 for look in range(31)):
+        assert b.take("gpu", 1, "b/1/Train") is None
+    time.now = 47.0
+
+    assert b.take("gpu", 1, "b/1/Train") is not None
+
+
 def test_a_slot_comes_back_when_a_successor_has_closed_its_run(store):
     """The next run of the same pipeline ends what the dead one left; then the slot is free for all."""
     (a, lease), (b, _) = pools_of(store, "a"), pools_of(store, "b")
