@@ -262,11 +262,13 @@ class PipelineScheduler:
     # --- open ticks
 
     def _start_closing(
-        self, tick: OpenTick, run: Run, attempt: int, *, keep_job: bool = False
+        self, tick: OpenTick, run: Run, attempt: int, *, keep_job: bool = False, spare_living: bool = False
     ) -> subprocess.Popen[bytes]:
         """Starts a process that stops a run, or closes its records where its controller is dead."""
         closed_by = f"the scheduler: {tick.stopped}" if tick.stopped else "the scheduler"
-        job = replace(self._job(tick), attempt=attempt, close=run.number, closed_by=closed_by)
+        job = replace(
+            self._job(tick), attempt=attempt, close=run.number, closed_by=closed_by, spare_living=spare_living
+        )
         if not keep_job:
             tick.job = job
         return self._services.start(job)
@@ -285,7 +287,7 @@ class PipelineScheduler:
                 self._conditions.watch_progress(tick, store, timetable.stall_after, now, monotonic)
                 log.info("run-stopping" if why else "run-died", extra=self._facts(tick.record.tick, run=run.name))
                 tick.stopped = why
-                tick.child = self._start_closing(tick, run, tick.record.attempts)
+                tick.child = self._start_closing(tick, run, tick.record.attempts, spare_living=not why)
             case RetryLater(retry):
                 tick.again_s, tick.base = monotonic + retry.wait_s, retry.base
                 tick.end_others = False  # what the tick had overrun is gone; what has begun since is waited for

@@ -81,6 +81,7 @@ class ScheduledJob:
     poll_s: float = 60.0
     close: int | None = None  #: only stop this run, or close its records where its controller is dead
     closed_by: str = "the scheduler"  #: who or what stops it
+    spare_living: bool = False  #: only close the records of a dead one; it may have been out of reach for a while
 
 
 def log_path(home: Path, pipeline: str, tick: str, attempt: int) -> Path:
@@ -300,6 +301,10 @@ def _close_run(job: ScheduledJob, known: Settings) -> int:
     assert job.close is not None
     with root.open_for_writing(known) as store:
         run = store.run(pipeline_of(job.pipeline), job.close)
+        if job.spare_living:
+            closed = stop.close_if_gone(store, run, known.root)
+            sys.stdout.write(f"{closed or f'The controller of run {run.name} is not dead; nothing was done.'}\n")
+            return 0
         ended = stop.stop(store, run, known.root, grace_s=known.grace_s, by=job.closed_by)
     sys.stdout.write(f"{ended}\n")
     return 0

@@ -60,11 +60,10 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float, by: str) -> Stop
         RunError: it is on another machine and goes on there, or some of its processes could not be killed.
     """
     began = time.monotonic()
-    if run.state.ended:
-        return StopResult(run=run, how="already ended", took_s=0.0)
-    holder = lease.current(store, run.pipeline)
-    if holder is None or holder.released or holder.token != run.token or _is_gone(store, holder):
-        return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
+    if (closed := close_if_gone(store, run, root)) is not None:
+        return closed
+    holder = lease.read(store, run.pipeline, run.token)
+    assert holder is not None
     request_stop(store, run, by)
     here = holder.who.machine == process.machine()
     # The controller may have children that are not workers, such as those started when its pipeline was imported.
@@ -89,6 +88,21 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float, by: str) -> Stop
             f"within {grace_s + SLACK_S:g} s. Kill it there:  kill -KILL {holder.who.pid}"
         )
     return StopResult(run=_close(store, run, root), how="killed", took_s=time.monotonic() - began, pid=holder.who.pid)
+
+
+def close_if_gone(store: Store, run: Run, root: Path) -> StopResult | None:
+    """Closes the records of a run whose controller is gone; None, and nothing is done, where that goes on.
+
+    Raises:
+        RunError: some of its processes could not be killed.
+    """
+    began = time.monotonic()
+    if run.state.ended:
+        return StopResult(run=run, how="already ended", took_s=0.0)
+    holder = lease.current(store, run.pipeline)
+    if holder is None or holder.released or holder.token != run.token or _is_gone(store, holder):
+        return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
+    return None
 
 
 def _is_gone(store: Store, holder: Holder) -> bool:

@@ -585,6 +585,7 @@ def test_a_stopped_scheduler_ends_the_runs_that_it_has_adopted(world):
     assert world.watched.ready(world.now, world.monotonic)
     world.step(until=None)
     assert (world.child.job.close, world.child.job.closed_by) == (1, "the scheduler: the scheduler was stopped")
+    assert not world.child.job.spare_living
     assert world.watched.has_runs
     running.finish(State.CANCELED, "stopped by the scheduler: the scheduler was stopped")
     world.child.returncode = 0
@@ -739,6 +740,7 @@ def test_a_run_whose_controller_died_is_put_right(world, monkeypatch):
 
     world.at(1, 1)
     assert world.child.job.close == 1
+    assert world.child.job.spare_living
     ended = replace(dead.run, state=State.FAILED, error="abandoned: its controller died", ended=world.now)
     world.records.update_run(ended)
     world.child.returncode = 0

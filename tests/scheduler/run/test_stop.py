@@ -90,6 +90,19 @@ def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypat
     assert store.find_claim("stop", run.name) is not None
 
 
+def test_a_run_that_was_taken_for_dead_and_goes_on_is_not_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host was cut off for a while, and is back before its records were closed."""
+    store = MemoryStore()
+    held(store, monkeypatch, "elsewhere/boot/namespace")
+    run = begun(store, token=1)
+
+    assert stopping.close_if_gone(store, run, tmp_path) is None
+    assert store.find_claim("stop", run.name) is None
+    assert not store.run("flights", 1).state.ended
+
+
 def test_a_run_elsewhere_that_ends_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It hears the request from the store, ends, and gives its lease back."""
     store = MemoryStore(Clock())
