@@ -116,6 +116,7 @@ def artifacts(
     Example: spanwise artifacts flights --type Examples --span 2013-01-08
     """
     from spanwise.scheduler.inspect import find, records, verdicts
+    from spanwise.scheduler.inspect.collected import find_collected
     from spanwise.scheduler.project.root import describe_root
 
     with open_client(root, config) as client:
@@ -126,7 +127,8 @@ def artifacts(
             listed = [record.artifact for record in found]
             calendars = {record.pipeline: record.calendar for record in found}
             judged = verdicts.describe_verdicts(client.session.store, listed)
-            typer.echo(records.format_artifacts(listed, calendars, verdicts=judged))
+            gone = find_collected(client.session.store, listed)
+            typer.echo(records.format_artifacts(listed, calendars, verdicts=judged, collected=gone))
         elif client.session.store.pipelines():
             typer.echo(find.no_artifacts_message(client.session.store, pipeline, type))
         else:

@@ -14,8 +14,9 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, UsageError
 from spanwise.orchestrator.verdict import Verdict, read_verdicts
 from spanwise.scheduler.client.session import Session
-from spanwise.scheduler.formatting import Document, format_size, format_time, run_calendar
+from spanwise.scheduler.formatting import Document, format_size, format_time, iso_time, run_calendar
 from spanwise.scheduler.inspect import artifact_summary, find, records
+from spanwise.scheduler.inspect.collected import find_collected
 from spanwise.scheduler.inspect.verdicts import list_verdicts
 
 if TYPE_CHECKING:
@@ -205,10 +206,16 @@ class ArtifactRecord:
         store = self.session.store
         return [v for mark in ("accepted", "blessed") for v in read_verdicts(store, mark, self.name)]
 
+    @property
+    def collected(self) -> datetime | None:
+        """When garbage collection removed its files, UTC; None where it did not."""
+        return find_collected(self.session.store, [self.artifact]).get(self.id)
+
     def document(self) -> Document:
         """As `spanwise artifacts --json` prints it."""
         found = records.artifact_document(self.artifact, self.calendar)
-        return {**found, "verdicts": list_verdicts(self.session.store, [self.artifact])}
+        judged = list_verdicts(self.session.store, [self.artifact])
+        return {**found, "collected": iso_time(self.collected), "verdicts": judged}
 
     def _repr_html_(self) -> str:
         from spanwise.scheduler.client import html

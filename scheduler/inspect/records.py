@@ -253,8 +253,12 @@ def format_artifacts(
     *,
     zone: tzinfo | None = None,
     verdicts: Mapping[int, str] = MappingProxyType({}),
+    collected: Mapping[int, datetime] = MappingProxyType({}),
 ) -> str:
-    """A table of artifacts; `calendars` has the calendar of each pipeline, `verdicts` what was decided, by id."""
+    """A table of artifacts; `calendars` has the calendar of each pipeline.
+
+    By the ids of artifacts, `verdicts` has what was decided, and `collected` when their files were removed.
+    """
     rows = (
         (
             artifact.name,
@@ -265,7 +269,7 @@ def format_artifacts(
             _version(artifact),
             format_size(artifact.size_bytes),
             format_time(artifact.created, zone),
-            artifact.uri,
+            f"collected {format_time(collected[artifact.id], zone)}" if artifact.id in collected else artifact.uri,
         )
         for artifact in found
     )
