@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import (
+    Artifact,
     Component,
     Examples,
     Execution,
@@ -33,6 +34,7 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import Claim
 from spanwise.orchestrator.testing import Trial
+from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import RollingWindow
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage
@@ -338,23 +340,6 @@ def test_what_is_pinned_after_the_plan_stays(yard: Yard) -> None:
     assert "Trainer/model/1" in yard.there()
 
 
-@pytest.mark.parametrize("batch", [1, 1000])
-def test_what_serves_a_model_that_is_pinned_after_the_plan_stays(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch, batch: int
-) -> None:
-    """Its transform graph was planned to go with it, in whichever turn."""
-    monkeypatch.setattr(gc, "BATCH", batch)
-    model = yard.day(1, graph=True)
-    yard.day(2, graph=True)
-    yard.day(3, graph=True)
-    planned = gc.plan_collection(yard.context(), "flights")
-    pin(yard.store, model, why="", now=yard.now)
-
-    gc.collect(yard.context(), planned)
-
-    assert {"Trainer/model/1", "Transform/graph/1"} <= {*yard.there()}
-
-
 def test_what_a_person_blesses_after_the_plan_stays(yard: Yard) -> None:
     """No newer run says that anything has changed."""
     model = yard.day(1)
@@ -385,6 +370,35 @@ def test_a_blessing_waits_for_the_collection_that_may_not_have_seen_it(yard: Yar
     assert decision.champion is not None
     assert decision.champion.name == model.name
     assert decision.lost
+
+
+def bless(yard: Yard, model: Artifact) -> None:
+    append(yard.store, [Verdict(mark="blessed", artifact=model.name, given=True, by="ann@host", because="")])
+
+
+def use(yard: Yard, model: Artifact) -> None:
+    yard.do(yard.run(), "Evaluator", {"model": [model]}, report=Report(""))
+
+
+def protect(yard: Yard, model: Artifact) -> None:
+    pin(yard.store, model, why="", now=yard.now)
+
+
+@pytest.mark.parametrize("keep", [protect, bless, use])
+def test_what_is_kept_after_the_plan_stays_with_what_serves_it(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, keep: Callable[[Yard, Artifact], None]
+) -> None:
+    """A model that somebody pins, blesses or uses meanwhile keeps its transform graph, whichever turn it comes in."""
+    monkeypatch.setattr(gc, "BATCH", 2)
+    models = [yard.day(span, graph=True) for span in range(1, 5)]
+    planned = gc.plan_collection(yard.context(), "flights")
+    assert {"Transform/graph/2", "Trainer/model/2"} <= {short(a) for a in planned.removals}
+    keep(yard, models[1])
+
+    done = gc.collect(yard.context(), planned)
+
+    assert {"Transform/graph/2", "Trainer/model/2"} <= set(yard.there())
+    assert {"Transform/graph/1", "Trainer/model/1", "Transform/graph/3"} <= {short(a) for a in done.artifacts}
 
 
 def test_what_was_collected_cannot_be_pinned(yard: Yard) -> None:
