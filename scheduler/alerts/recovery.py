@@ -12,7 +12,7 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, is_any_missed
-from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.schedules import list_keys, list_replaced
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickClosure
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
@@ -69,14 +69,15 @@ def list_recoveries(
     summary: str,
     is_any: Callable[[str], bool],
 ) -> Iterator[Alert]:
-    """The recoveries from lost ticks, for all schedules of a pipeline; none while a tick is still missed.
+    """The recoveries from lost ticks, for all schedules that a pipeline has or had; none while a tick is still missed.
 
     `is_any` says whether one of a schedule key is.
     """
     keys = list_keys(store, pipeline)
     if any(is_any(key) for key in keys):
         return
-    for key in keys:
+    replaced = [known.key for known in list_replaced(store, pipeline)]
+    for key in dict.fromkeys([*keys, *replaced]):
         for kind in MISSING_KINDS:
             yield alert.recovery_alert(key, at=at, site=site, cause=f"{kind} {key}", summary=summary)
 

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
@@ -10,6 +12,7 @@ from spanwise.scheduler.alerts.recovery import record_closing, record_recovery
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
@@ -81,4 +84,24 @@ def test_a_tick_that_a_person_gives_up_ends_the_alert(tmp_path: Path) -> None:
     assert announced(tmp_path) == []
 
     assert record_closing(store, [first, second], given_up, tmp_path) != []
+    assert announced(tmp_path) == ["p recovered: the last missed tick was acknowledged by ann@host"]
+
+
+@pytest.mark.parametrize("last", ["p", "p:train"])
+def test_the_recovery_of_a_schedule_that_was_replaced_is_announced(tmp_path: Path, last: str) -> None:
+    """By whichever tick is the last that was missed, of the schedule before or of the new one."""
+    store = missing(1)
+    send_alert(tmp_path)
+    for part in ("ingest", "train"):
+        timetable = Timetable(f"p:{part}", cron="@hourly", division=HALVES)
+        put_schedule(store, ScheduleRecord(timetable=timetable, since=NOON))
+    at = NOON + timedelta(days=1)
+    tick = Tick(at=at, name="next", wall=at, span=2)
+    claim_tick(store, "p:train", tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED))
+    given_up = TickClosure(how=Closing.ACKNOWLEDGED, at=NOON, who="ann@host", because="a holiday")
+
+    for key in sorted(["p", "p:train"], key=lambda key: key == last):
+        assert announced(tmp_path) == []
+        record_closing(store, list_missed(store, key), given_up, tmp_path)
+
     assert announced(tmp_path) == ["p recovered: the last missed tick was acknowledged by ann@host"]
