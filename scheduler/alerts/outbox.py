@@ -115,7 +115,10 @@ def _put_shared(outbox: BucketOutbox, alert: Alert, *, spool: bool) -> bool:
 
 
 def was_alerted(place: str | Path, cause: str) -> bool:
-    """Whether an alert of this cause was sent, or is about to be; while the storage is away, from this host."""
+    """Whether an alert of this cause was sent, or is about to be, and no recovery has come after it.
+
+    While the storage is away, from this host.
+    """
     outbox = _open(place)
     if not isinstance(outbox, BucketOutbox):
         return outbox.was_alerted(cause)

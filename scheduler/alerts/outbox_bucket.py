@@ -33,6 +33,7 @@ from spanwise.scheduler.alerts.outbox_store import (
     FOLDER,
     CauseState,
     digest_cause,
+    is_recovery,
     name_letter,
     read_letter,
     read_mark,
@@ -145,7 +146,11 @@ class BucketOutbox:
 
     def was_alerted(self, cause: str) -> bool:
         # A letter leaves the outbox after its cause was recorded as open, so this order misses neither.
-        return bool(self._list(cause)) or _open_of(self._read_causes()[0], cause) is not None
+        last = max(self._list(cause), default=None)
+        letter = None if last is None else self._bucket.read(self._letter_key(last))
+        if letter is not None:
+            return not is_recovery(letter[0])
+        return _open_of(self._read_causes()[0], cause) is not None
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:

@@ -20,6 +20,7 @@ from spanwise.scheduler.alerts.outbox_store import (
     FOLDER,
     CauseState,
     digest_cause,
+    is_recovery,
     name_letter,
     read_letter,
     read_mark,
@@ -52,7 +53,12 @@ class FolderOutbox:
 
     def was_alerted(self, cause: str) -> bool:
         # A letter leaves the outbox after its cause was recorded as open, so this order misses neither.
-        return digest_cause(cause) in map(read_mark, self.names()) or self._cause_file(cause).exists()
+        mark = digest_cause(cause)
+        last = next((name for name in reversed(self.names()) if read_mark(name) == mark), None)
+        if last is not None:
+            with contextlib.suppress(OSError):  # whoever delivers was quicker
+                return not is_recovery(self._file("outbox", last).read_bytes())
+        return self._cause_file(cause).exists()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:

@@ -38,7 +38,7 @@ class OutboxStore(Protocol):
         """Stores a new letter, after all others of its cause, whatever the clocks say."""
 
     def was_alerted(self, cause: str) -> bool:
-        """Whether an alert of this cause was sent, or is about to be."""
+        """Whether an alert of this cause was sent, or is about to be, and no recovery has come after it."""
 
     def alone(self) -> AbstractContextManager[bool]:
         """Whether nobody else delivers from here, until the end of the context."""
@@ -80,6 +80,14 @@ def read_mark(name: str) -> str:
 def digest_cause(cause: str) -> str:
     """The name of a cause in files and keys."""
     return hashlib.blake2b(cause.encode(), digest_size=8).hexdigest()
+
+
+def is_recovery(content: bytes) -> bool:
+    """Whether a letter is one that announces a recovery; a damaged one is not."""
+    try:
+        return bool(json.loads(content)["alert"]["kind"] == "recovery")
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def write_letter(letter: Letter) -> bytes:

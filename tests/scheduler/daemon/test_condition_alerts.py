@@ -1,5 +1,7 @@
 """Conditions that several schedulers of one root see: one alert when they begin to hold, one recovery when they end."""
 
+import os
+import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,13 +11,15 @@ import pytest
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.alerts.alert import Site
-from spanwise.scheduler.alerts.channel import read_routes
+from spanwise.scheduler.alerts.channel import ChannelMessage, ChannelSender, read_routes
 from spanwise.scheduler.daemon.condition_alerts import ConditionAlerts
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
 from spanwise.scheduler.project.settings import AlertSettings
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.timetable import Timetable
+
+LIVES = int(os.environ.get("SPANWISE_TEST_LIVES", "8"))  # the full form: 2000
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 UNHEARD = read_routes(AlertSettings(urls=("json://127.0.0.1:1/x",)))  # nobody listens there
@@ -73,3 +77,39 @@ def test_a_model_that_became_fresh_while_no_scheduler_ran_is_announced(scheduler
     schedulers.start("two").check_freshness(schedulers.store, FRESH, NOON)
 
     assert schedulers.deliver() == ["freshness", "recovery"]
+
+
+def test_what_was_told_last_is_what_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever flaps, while a channel is down or not, on schedulers that come and go."""
+    told: list[str] = []
+    works = True
+
+    def send(_sender: object, _channel: object, message: ChannelMessage) -> str:
+        if works:
+            told.append(message.kind)
+        return "" if works else "the connection was refused"
+
+    monkeypatch.setattr(ChannelSender, "send", send)
+    for life in range(LIVES):
+        dice = random.Random(life)
+        told.clear()
+        schedulers = Schedulers(tmp_path / str(life))
+        now, stale, ever = NOON, False, False
+        looking = [schedulers.start("one"), schedulers.start("two")]
+        for _ in range(12):
+            works, stale = dice.random() < 0.6, dice.random() < 0.5
+            ever = ever or stale
+            looking[dice.randrange(2)] = schedulers.start(dice.choice(["one", "two"]))
+            for each in dice.sample(looking, 2):
+                each.check_freshness(schedulers.store, STALE if stale else replace(STALE, since=now), now)
+                if dice.random() < 0.7:
+                    outbox.deliver(schedulers.root, UNHEARD, now)
+            now += timedelta(minutes=dice.choice([1, 10, 70, 300]))
+        works = True
+        for _ in range(3):
+            now += timedelta(hours=2)
+            outbox.deliver(schedulers.root, UNHEARD, now)
+
+        assert told[-1:] == (["freshness"] if stale else ["recovery"] if told else []), (life, told)
+        assert outbox.list_waiting(schedulers.root) == [], life
+        assert told or not ever
