@@ -131,6 +131,17 @@ def was_alerted(place: str | Path, cause: str) -> bool:
         return False
 
 
+def list_standing(place: str | Path) -> frozenset[str]:
+    """The digests of all causes that were alerted and may not have recovered, by one look; none while that fails."""
+    outbox = _open(place)
+    try:
+        return frozenset(outbox.standing())
+    except (OSError, StorageError) as error:
+        if isinstance(outbox, BucketOutbox) and isinstance(error, StorageError):
+            outbox.mark_away(error)
+        return frozenset()
+
+
 def send_now(channels: Iterable[AlertChannel], alert: Alert) -> dict[str, str]:
     """Sends an alert once, without the outbox; returns the error of each channel, empty where it was accepted."""
     message = ChannelMessage(title=format_title(alert), body=format_body(alert), kind=alert.kind)

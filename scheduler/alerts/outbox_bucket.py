@@ -152,6 +152,10 @@ class BucketOutbox:
             return not is_recovery(letter[0])
         return _open_of(self._read_causes()[0], cause) is not None
 
+    def standing(self) -> set[str]:
+        opened = {digest for digest, known in self._read_causes()[0].items() if known.get("open")}
+        return {*map(read_mark, self._list()), *opened, *self.spool.standing()}
+
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
         with ObjectLease(bucket=self._bucket, key=self._key("sender"), ttl_s=LEASE_S).hold() as alone:

@@ -60,6 +60,10 @@ class FolderOutbox:
                 return not is_recovery(self._file("outbox", last).read_bytes())
         return self._cause_file(cause).exists()
 
+    def standing(self) -> set[str]:
+        opened = {file.stem for file in (self.root / FOLDER / "open").glob("*.json")}
+        return {*map(read_mark, self.names()), *opened}
+
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
         """By a lock, which the kernel releases when its holder dies."""

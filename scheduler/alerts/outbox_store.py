@@ -40,6 +40,9 @@ class OutboxStore(Protocol):
     def was_alerted(self, cause: str) -> bool:
         """Whether an alert of this cause was sent, or is about to be, and no recovery has come after it."""
 
+    def standing(self) -> set[str]:
+        """The digests of all causes of which that may be so."""
+
     def alone(self) -> AbstractContextManager[bool]:
         """Whether nobody else delivers from here, until the end of the context."""
 

@@ -33,11 +33,15 @@ class ConditionAlerts:
         self._was_stale: bool | None = None  # at the last look; None before the first
 
     def report_clock(self, set_back: timedelta, now: datetime) -> None:
-        """Alerts once when the clock was set back behind the newest tick."""
+        """Alerts once when the clock was set back behind the newest tick, and once when it has caught up."""
+        what, site = "the clock was set back", self._services.site
         if set_back and "clock-set-back" not in self._alerted:
             error = f"The clock is {set_back} behind the last tick that was taken; nothing is due until then."
-            what, site = "the clock was set back", self._services.site
             self._services.send(alert.trouble_alert(what, at=now, site=site, error=error, pipeline=self._key))
+        elif not set_back and "clock-set-back" in self._alerted:
+            cause = alert.trouble_cause(what, site, self._key)
+            summary = "the clock has caught up with the last tick that was taken"
+            self._services.send(alert.recovery_alert(self._key, at=now, site=site, cause=cause, summary=summary))
         self._note("clock-set-back", holds=bool(set_back))
 
     def check_freshness(self, store: Store, record: ScheduleRecord, now: datetime) -> None:

@@ -125,6 +125,7 @@ class SchedulerLoop:
         self._peers: frozenset[int] = frozenset()
         self._beat_s = self._look_s = 0.0  # monotonic: when to do it next
         self._failures = 0  # of the metadata store, in a row
+        self._available = False  # it has answered this scheduler
         self._signals: list[int] = []
         self._stopping_s: float | None = None  # monotonic: since when
         self._killing = False
@@ -196,13 +197,16 @@ class SchedulerLoop:
                 raise  # the next call takes what is due; calls from cron that wait would become ever more
             return
         if self._failures:
-            self._failures = 0
             self._alerts.send_recovery(METADATA_UNAVAILABLE, "it is available again", now)
+        elif not self._available:
+            self._alerts.end_earlier(METADATA_UNAVAILABLE, "it is available again", now)
+        self._failures, self._available = 0, True
 
     def _step(self, one: PipelineScheduler, store: Store, now: datetime, monotonic: float) -> None:
         """Steps one pipeline; its failure stops no other."""
         assert self._me is not None, "it is registered"
         until = None if self._stopping_s is not None else self._once or now
+        first = not one.looked_at
         try:
             one.step(store, self._me.number, now, monotonic, until=until)
             if self._metrics is not None:
@@ -218,8 +222,10 @@ class SchedulerLoop:
                 self._alerts.send_trouble(PIPELINE_NOT_SCHEDULED, error, now, one.key)
             return
         if one.failures:
-            one.failures = 0
             self._alerts.send_recovery(PIPELINE_NOT_SCHEDULED, "it is scheduled again", now, one.key)
+        elif first:
+            self._alerts.end_earlier(PIPELINE_NOT_SCHEDULED, "it is scheduled again", now, one.key)
+        one.failures = 0
         if one.retired and not one.busy:
             del self.schedulers[one.key]
 

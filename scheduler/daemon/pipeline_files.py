@@ -43,6 +43,7 @@ class PipelineFile:
     stamp: tuple[int, ...] | None = None  #: of the file when it was last loaded; None: never
     reload_s: float = float("inf")  #: monotonic: when to load it again, although it has not changed
     error: str = ""  #: why it could not be loaded the last time
+    loaded: bool = False  #: it could be, since this scheduler began
     pipelines: frozenset[str] = frozenset()  #: the pipelines that it schedules
 
     @property
@@ -140,9 +141,12 @@ class PipelineFiles:
             file.request, file.descriptions = None, descriptions
             if self._watch is not None:
                 file.reload_s = monotonic + self._watch.poll_s
+            trouble, ended = f"could not load {file.path.name}", "it was loaded"
             if file.error:
-                file.error = ""
-                self._alerts.send_recovery(f"could not load {file.path.name}", "it was loaded", now)
+                self._alerts.send_recovery(trouble, ended, now)
+            elif not file.loaded:
+                self._alerts.end_earlier(trouble, ended, now)
+            file.error, file.loaded = "", True
 
     def _handle_error(self, file: PipelineFile, error: Exception, now: datetime, monotonic: float) -> None:
         """Alerts once; the pipelines go on by their last timetables."""

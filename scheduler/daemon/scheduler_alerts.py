@@ -9,6 +9,7 @@ from datetime import datetime
 from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.lease import Clock
 from spanwise.scheduler.alerts import alert, channel, outbox
+from spanwise.scheduler.alerts.outbox_store import digest_cause
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.settings import Settings
@@ -37,10 +38,12 @@ class SchedulerAlerts:
         self._routes = channel.read_routes(known.alerts)
         self._deliver_s = 0.0  # monotonic: when to look into the outbox next
         self._delivery: threading.Thread | None = None
+        self._earlier: frozenset[str] | None = None  # digests of the causes that others have alerted; None: not read
 
     def check_channels(self) -> None:
         """Raises SettingsError: a channel cannot be used."""
         channel.check_channels(self._routes)
+        self.end_earlier(INVALID_ALERT_SETTINGS, "they are valid now", self._clock.now())
 
     def explain_forecast(self, forecast: Forecast) -> str:
         """Why an alert about a forecast is sent; empty: none is."""
@@ -55,6 +58,13 @@ class SchedulerAlerts:
         self._services.send(
             alert.recovery_alert(pipeline, at=now, site=self._services.site, cause=cause, summary=summary)
         )
+
+    def end_earlier(self, what: str, summary: str, now: datetime, pipeline: str = "") -> None:
+        """Announces the end of what an earlier scheduler of this host alerted, and did not see the end of."""
+        if self._earlier is None:
+            self._earlier = outbox.list_standing(self._settings.place)
+        if digest_cause(alert.trouble_cause(what, self._services.site, pipeline)) in self._earlier:
+            self.send_recovery(what, summary, now, pipeline)
 
     def start_reload(self) -> None:
         """Reads the alert settings again, in a thread, since Apprise takes its time."""

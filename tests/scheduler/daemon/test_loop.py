@@ -12,7 +12,7 @@ from spanwise.orchestrator.errors import LoadError, StoreUnavailable
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.storage import StorageBucket
-from spanwise.scheduler.alerts import alert
+from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import register
@@ -217,6 +217,49 @@ def test_a_file_that_is_broken_from_the_start_goes_on_as_it_was_known(loop):
     loop.turn(timedelta(hours=1))
 
     assert loop.jobs == [("first", "2026-03-01T13:00Z")]
+
+
+def test_what_a_scheduler_alerted_of_itself_recovers_when_it_is_started_again(loop, monkeypatch):
+    """The one that comes after it sees that the file, the metadata and the pipeline are well, and says so once."""
+    monkeypatch.setattr(outbox, "wants_delivery", lambda _place: False)
+    file = loop.write("first")
+    loop.open(file, loop.write("second"))
+    loop.turn()
+    Path(file).write_text("import nothing_of_that_name")
+    object.__setattr__(loop.cron._services, "start", None)
+    loop.turn(timedelta(hours=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(root, "open_for_writing", unavailable)
+        loop.turn(timedelta(hours=1))
+    loop.cron.close()
+    told = waiting(loop)
+
+    loop.write("first")
+    for _ in range(2):
+        loop.open(file)
+        loop.turn(timedelta(seconds=10))
+        loop.turn(timedelta(seconds=10))
+
+    assert sorted(told) == [
+        "scheduler: a pipeline is not scheduled (first)",
+        "scheduler: a pipeline is not scheduled (second)",
+        "scheduler: could not load first.py",
+        "scheduler: metadata store unavailable",
+    ]
+    assert sorted(waiting(loop)[len(told) :]) == [
+        "first recovered: it is scheduled again",
+        "scheduler recovered: it is available again",
+        "scheduler recovered: it was loaded",
+    ]
+
+
+def waiting(loop):
+    subjects = [letter.alert.subject for letter in outbox.list_waiting(loop.root)]
+    return [subject for subject in subjects if "scheduler: " in subject or "recovered" in subject]
+
+
+def unavailable(*_args, **_options):
+    raise StoreUnavailable("the database does not answer")
 
 
 def test_where_no_file_can_be_loaded_there_is_nothing_to_start(loop):

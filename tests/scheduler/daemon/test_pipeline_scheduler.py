@@ -418,6 +418,19 @@ def test_a_clock_set_back_runs_nothing_again(world):
     assert [kind for kind, _ in world.told if kind == "scheduler"] == ["scheduler"]
 
 
+def test_a_clock_that_has_caught_up_is_told_once(world):
+    """The alert that it was set back ends."""
+    world.at(5)
+    world.child.begin().finish()
+    for hour in (2, 6, 7):
+        world.at(hour)
+
+    assert [subject for _, subject in world.told if "clock" in subject] == [
+        "scheduler: the clock was set back (p)",
+        "p recovered: the clock has caught up with the last tick that was taken",
+    ]
+
+
 def test_a_clock_set_forward_misses_what_it_passed_over(world):
     """The latest runs; the others are recorded and told as missed."""
     world.at(1)
