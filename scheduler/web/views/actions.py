@@ -30,7 +30,7 @@ def _find(name: str) -> Action:
 
 
 def show_action(site: WebSite, ask: Ask) -> Page:
-    """The form of an action; a POST plans it or starts it.
+    """The form of an action; a POST plans it or starts it. What was changed since its plan was shown is planned anew.
 
     Raises:
         Redirected: it was started.
@@ -38,15 +38,19 @@ def show_action(site: WebSite, ask: Ask) -> Page:
     """
     action = _find(ask.path["action"])
     values = {f.name: (ask.form or ask.query).get(f.name, "") for f in action.fields}
-    plan, trouble = "", ""
+    plan, trouble, changed = "", "", False
     if ask.form:
         if not ask.may_act or ask.visit is None:
             raise UsageError("You may look, not act: the token of an operator is needed.")
         try:
             words = action.words(values)
-            if action.plan is None or ask.form.get("step") == "start":
+            starts = action.plan is None or ask.form.get("step") == "start"
+            line = shlex.join(["spanwise", *words])
+            changed = starts and action.plan is not None and ask.form.get("planned", line) != line
+            if starts and not changed:
                 number = start_job(site, words, ask.visit.person)
                 raise Redirected(make_url("jobs", number))
+            assert action.plan is not None, "it would have started"
             plan = run_text(site.client.session, action.plan(values), limit_s=_PLAN_S)
         except SpanwiseError as error:
             trouble = str(error)
@@ -58,6 +62,7 @@ def show_action(site: WebSite, ask: Ask) -> Page:
         "action": action,
         "values": values,
         "plan": plan,
+        "changed": changed,
         "trouble": trouble,
         "command": command,
         "may_act": ask.may_act,

@@ -1,5 +1,6 @@
 """Actions: each is the command that a person would type, recorded with who asked, in a process that outlives the page."""
 
+import html
 import re
 import time
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 from spanwise.scheduler.web.access import WebRole, make_policy
 from spanwise.scheduler.web.actions import jobs
 from spanwise.scheduler.web.actions.catalog import ACTIONS
+from spanwise.scheduler.web.views import actions as views
 from tests.scheduler.cli.test_judge import PIPELINE, arrive
 from tests.scheduler.client.conftest import FIRST
 from tests.scheduler.client.test_client import a_week
@@ -99,6 +101,24 @@ def test_what_is_asked_for_is_recorded_and_done_in_a_process_of_its_own(folder, 
         assert "range" in wrong.text
         assert browser.get("/activity").text.count("days.py") == 1
         assert "@" in site.client.artifact("days/ExampleGen/examples/2/1").verdicts()[-1].by
+
+
+def test_what_is_started_is_what_was_planned(past, site, monkeypatch):
+    """A form that was changed after its plan is planned anew, and starts nothing."""
+    started = []
+    monkeypatch.setattr(views, "run_text", lambda _session, words, **_: f"the plan of {words}")
+    monkeypatch.setattr(views, "start_job", lambda _site, words, _who: started.append(words) or 1)
+    with ask(site) as browser:
+        planned = send(browser, "/do/backfill", file="days.py", first="1", last="2", step="plan")
+        line = html.unescape(re.search(r'name="planned" value="([^"]+)"', planned.text)[1])
+        changed = send(browser, "/do/backfill", file="days.py", first="1", last="20", step="start", planned=line)
+        assert started == []
+        again = html.unescape(re.search(r'name="planned" value="([^"]+)"', changed.text)[1])
+        send(browser, "/do/backfill", file="days.py", first="1", last="20", step="start", planned=again)
+
+    assert "The form was changed after its plan was shown" in changed.text
+    assert "1..20" in changed.text
+    assert started == [["backfill", "--span=1..20", "--", "days.py"]]
 
 
 def test_a_job_that_finds_the_pipeline_held_says_so(past, site, monkeypatch):
