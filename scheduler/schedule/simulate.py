@@ -27,9 +27,12 @@ from spanwise.scheduler.schedule.due import DueTicks, find_due, must_wait
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
+from spanwise.scheduler.schedule.schedule_key import part_of
 from spanwise.scheduler.schedule.span_rule import SpanRule
 from spanwise.scheduler.schedule.ticks import Tick, span_of, starts
-from spanwise.scheduler.schedule.timetable import Timetable
+from spanwise.scheduler.schedule.timetable import OverrunPolicy, Timetable
+
+ALONE = "Played without the runs of the other parts, for which its ticks wait."
 
 _SECOND = timedelta(seconds=1)
 _MANY = 60  # more ticks than this, and only the unusual ones are listed
@@ -57,6 +60,11 @@ class Simulation:
     seed: int
     plays: tuple[SimulatedTick, ...]  #: by tick
     older: int = 0  #: about so many more were missed, in times out of work that were too long to list them
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is of a part, whose ticks wait for the runs of the other parts, which are not played."""
+        return bool(part_of(self.timetable.pipeline))
 
     @property
     def totals(self) -> Mapping[TickOutcome, int]:
@@ -161,6 +169,8 @@ def format_simulation(simulation: Simulation, calendar: Calendar, *, whole: bool
     ]
     terms = f"{table.cron!r} in {table.zone}, {table.overrun.value}, catchup={table.catchup.value}"
     lines = [f"{table.pipeline}: {terms}; a run takes {simulation.duration} (seed {simulation.seed})."]
+    lost = "killed" if table.overrun is OverrunPolicy.KILL_AND_RUN else "skipped"
+    lines += [f"{ALONE} In truth, ticks may run later, and more of them be {lost}."] if simulation.alone else []
     lines += [format_table(("TICK", "DUE", "SPAN", "OUTCOME", "TOOK", "WHY"), rows)] if rows else []
     if not whole and len(simulation.plays) > _MANY:
         more = f", and {len(notable) - _MANY} more like them" if len(notable) > _MANY else ""
@@ -187,6 +197,7 @@ def simulation_document(simulation: Simulation, calendar: Calendar) -> Document:
         "end": iso_time(simulation.end),
         "duration": str(simulation.duration),
         "seed": simulation.seed,
+        "alone": simulation.alone,
         "totals": {outcome.value: count for outcome, count in simulation.totals.items()},
         "older": simulation.older,
         "busy": simulation.busy,

@@ -7,6 +7,7 @@ import pytest
 
 from spanwise.orchestrator import Calendar, UsageError
 from spanwise.scheduler.schedule import simulate as simulation
+from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.simulate import Simulation, simulate
@@ -157,6 +158,18 @@ def test_a_simulation_for_programs_has_every_tick() -> None:
     assert document["totals"] == {"ran": 2, "skipped": 1}
     assert [tick["outcome"] for tick in document["ticks"]] == ["ran", "skipped", "ran"]  # type: ignore[index,union-attr,call-overload]
     assert document["lost"] == [{"span": played.plays[1].tick.span, "span_label": "2026-03-01T00"}]
+
+
+def test_a_part_is_played_alone_and_says_so() -> None:
+    """Its ticks would wait for the runs of the other parts, which are not played."""
+    part, whole = (
+        simulate(table, MARCH, MARCH + 3 * HOUR, Duration.parse("90m"))
+        for table in (replace(hourly(), pipeline="flights:train", division=HALVES), hourly())
+    )
+    texts = [simulation.format_simulation(played, Calendar.HOUR) for played in (part, whole)]
+
+    assert [simulation.simulation_document(p, Calendar.HOUR)["alone"] for p in (part, whole)] == [True, False]
+    assert ["without the runs of the other parts" in text for text in texts] == [True, False]
 
 
 def test_a_custom_span_rule_is_asked() -> None:
