@@ -25,7 +25,14 @@ from spanwise.scheduler.alerts.recovery import record_recovery
 from spanwise.scheduler.backfill.plan import select_ingest
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, backfill_runs, set_stage
 from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
-from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, extend_pause, pause_schedule, resume_schedule
+from spanwise.scheduler.ledger.pauses import (
+    SchedulePause,
+    current_pause,
+    extend_pause,
+    newest_pause,
+    pause_schedule,
+    resume_schedule,
+)
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import OverrunCause, mark_overrun
@@ -40,6 +47,10 @@ PAUSE_S = 600.0
 """How long a schedule stays paused after the process of its backfill has died."""
 
 RENEWED_S = 60.0
+
+CONTINUED_S = 2.0
+"""How long before its end the pause of somebody else is continued, so that no tick comes in between."""
+
 POLL_S = 0.5
 _WHO = "backfill "  # the prefix of the name of a backfill that has paused a schedule
 
@@ -318,7 +329,8 @@ def _stop_running(backfill: Backfill, context: BackfillContext) -> None:
 class _PausedSchedule:
     """Keeps the schedule of a pipeline paused, unless somebody else has already paused it.
 
-    The pause expires some time after this process has died.
+    The pause expires some time after this process has died. One of somebody else that ends by itself is continued; one
+    that a person ends is over.
     """
 
     def __init__(self, backfill: Backfill, context: BackfillContext) -> None:
@@ -329,6 +341,7 @@ class _PausedSchedule:
         self._notify = context.notify
         self._mine: SchedulePause | None = None
         self._ended = threading.Event()
+        self._changing = threading.Lock()
         self._renewing = threading.Thread(target=self._renew, name="pause", daemon=True)
 
     def __enter__(self) -> Self:
@@ -356,25 +369,47 @@ class _PausedSchedule:
 
     def take(self) -> None:
         """Pauses the schedule, also when another backfill has: whoever holds the lease knows that the other ended."""
-        held = self._held()
-        by_backfill = held is not None and held.who.startswith(_WHO)
-        ours = held is not None and self._mine is not None and held.number == self._mine.number
-        if ours or not (held is None or by_backfill) or not list_keys(self._store, self._pipeline):
-            return
-        why, now = "its runs would interfere with the backfill", _now()
-        until = now + timedelta(seconds=PAUSE_S)
-        self._mine = pause_schedule(self._store, self._pipeline, who=self._who, why=why, now=now, until=until)
+        with self._changing:
+            held = self._held()
+            by_backfill = held is not None and held.who.startswith(_WHO)
+            ours = held is not None and self._mine is not None and held.number == self._mine.number
+            if ours or not (held is None or by_backfill) or not list_keys(self._store, self._pipeline):
+                return
+            self._pause(_now())
         self._notify(BackfillEvent(what="paused"))
+
+    def look(self, now: datetime) -> float:
+        """Extends the pause, or continues one of somebody else right before it ends; in how many seconds to look again.
+
+        Not earlier: the newest pause is the one that holds, and this backfill may be over before the other.
+        """
+        with self._changing:
+            newest = newest_pause(self._store, self._pipeline)
+            if newest is None or newest.resumed is not None:
+                return RENEWED_S
+            if self._mine is not None and newest.number == self._mine.number:
+                extend_pause(self._store, self._pipeline, newest, until=now + timedelta(seconds=PAUSE_S))
+            elif newest.until is not None:
+                left_s = (newest.until - now).total_seconds() - CONTINUED_S
+                if left_s > 0:
+                    return min(left_s, RENEWED_S)
+                if list_keys(self._store, self._pipeline):
+                    self._pause(now)
+            return RENEWED_S
+
+    def _pause(self, now: datetime) -> None:
+        why, until = "its runs would interfere with the backfill", now + timedelta(seconds=PAUSE_S)
+        self._mine = pause_schedule(self._store, self._pipeline, who=self._who, why=why, now=now, until=until)
 
     def _held(self) -> SchedulePause | None:
         return current_pause(self._store, self._pipeline, _now())
 
     def _renew(self) -> None:
-        while not self._ended.wait(RENEWED_S):
-            if self._mine is None:
-                continue
+        wait_s = RENEWED_S if self._mine is not None else 0.0
+        while not self._ended.wait(wait_s):
+            wait_s = RENEWED_S
             with contextlib.suppress(StoreError):  # try again next time; otherwise the pause expires
-                extend_pause(self._store, self._pipeline, self._mine, until=_now() + timedelta(seconds=PAUSE_S))
+                wait_s = self.look(_now())
 
 
 def _now() -> datetime:

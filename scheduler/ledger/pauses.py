@@ -65,9 +65,14 @@ def extend_pause(store: Store, key: str, pause: SchedulePause, *, until: datetim
 
 def current_pause(store: Store, key: str, now: datetime) -> SchedulePause | None:
     """The pause that holds now."""
-    number = newest_number(store, "pause", pipeline_of(key))
-    newest = _read_pause(store, key, number) if number else None
+    newest = newest_pause(store, key)
     return newest if newest is not None and newest.holds(now) else None
+
+
+def newest_pause(store: Store, key: str) -> SchedulePause | None:
+    """The pause that somebody made last, whether it holds or not."""
+    number = newest_number(store, "pause", pipeline_of(key))
+    return _read_pause(store, key, number) if number else None
 
 
 def list_pauses(store: Store, key: str, *, since: datetime) -> list[SchedulePause]:

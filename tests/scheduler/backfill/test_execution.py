@@ -5,6 +5,7 @@ import shutil
 import signal
 import threading
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,13 +14,14 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.stop_request import request_stop
+from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.backfill.command import _find_passed_ticks
-from spanwise.scheduler.backfill.execution import catch_stop_signals
+from spanwise.scheduler.backfill.execution import _PausedSchedule, catch_stop_signals
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_backfill
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
-from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule
+from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_overrun
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
@@ -337,6 +339,31 @@ def test_a_schedule_that_was_paused_by_somebody_stays_so(world: World) -> None:
     _, out, _ = world("backfill", "days.py", "--missed")
 
     assert "is still paused: ann paused it: the lake moves. Resume it:  spanwise schedule resume days" in out
+
+
+@pytest.mark.parametrize("ends_by_itself", [True, False])
+def test_a_pause_of_somebody_that_ends_during_a_backfill_is_continued(ends_by_itself: bool) -> None:
+    """No tick comes in between, which would be skipped or end the run of the backfill; who resumes it, resumes it."""
+    now = datetime.now(UTC)
+    until = now + timedelta(hours=1)
+    store = MemoryStore()
+    put_schedule(store, ScheduleRecord(timetable=DAILY, since=now, calendar="day"))
+    pause_schedule(store, "days", who="ann", why="new disks", now=now, until=until)
+    planned = SimpleNamespace(pipeline="days", cause="backfill days/1")
+    pause = _PausedSchedule(planned, SimpleNamespace(store=store, notify=print))
+
+    waits = [pause.look(now), pause.look(until - timedelta(seconds=32))]
+    assert waits == [60, 30]
+    assert current_pause(store, "days", now).who == "ann"
+    if not ends_by_itself:
+        resume_schedule(store, "days", who="ann", now=now)
+    pause.look(until - timedelta(seconds=1))
+    pause.look(until + timedelta(minutes=9))
+
+    held = current_pause(store, "days", until + timedelta(minutes=15))
+    assert (held and held.who) == ("backfill days/1" if ends_by_itself else None)
+    explained = [each.who for each in list_pauses(store, "days", since=now)]
+    assert explained == (["ann", "backfill days/1"] if ends_by_itself else [])
 
 
 def test_a_backfill_that_is_resumed_names_the_ticks_that_were_lost_before(world: World) -> None:
