@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.call import resolve_format
 from spanwise.pipelines.input.element import BatchSpec, Table
 from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, list_ops, rebuild
@@ -18,7 +19,7 @@ from spanwise.pipelines.input.ops.as_numpy import AsNumpy
 from spanwise.pipelines.input.ops.batch import Batch
 from spanwise.pipelines.input.ops.concatenate import Concatenate
 from spanwise.pipelines.input.ops.csv import Csv
-from spanwise.pipelines.input.ops.filter import Filter, columns_of
+from spanwise.pipelines.input.ops.filter import Filter, check_condition, columns_of
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.map import Chain, Map
 from spanwise.pipelines.input.ops.parquet import Parquet
@@ -183,11 +184,13 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
 
 def _is_bound(op: Filter, below: Op) -> bool:
     """Whether the condition can be evaluated on the rows below."""
-    names = _names(below)
-    if names is None or op.expression is None:
+    if op.expression is None or _names(below) is None:
         return False
-    above = _names(op.input)
-    return above is None or columns_of(op.expression, below.spec.schema).issubset(names)  # type: ignore[attr-defined]
+    try:
+        check_condition(op.expression, below.spec.schema)  # type: ignore[attr-defined]  # rows with known columns
+    except DatasetError:
+        return False
+    return True
 
 
 def _leaves_columns_of(op: Filter, above: Map) -> bool:

@@ -69,6 +69,15 @@ def test_filters_go_down_to_where_their_columns_are(tmp_path):
     assert after(files.cache().filter(fare)) == "Parquet > Cache > Filter"
 
 
+def test_a_filter_stays_above_a_map_whose_columns_are_unknown_where_its_own_are_not_below():
+    """A dataset that gives no rows gives none as rewritten, too, and `explain` shows it."""
+    map_ = {"vectorized": True, "reads": ["fare"], "writes": ["double"]}
+    dataset = rows().select("fare").take(0).map(written, **map_).filter(inputs.col("other") > 3)
+
+    assert "Map > Filter" in after(dataset)
+    assert all_of(dataset) == []
+
+
 def test_columns_go_down_as_far_as_they_are_known(tmp_path):
     """A function that says what it reads and writes lets the rest stay in the file; one that does not needs it all."""
     pq.write_table(rows().to_arrow(), tmp_path / "a.parquet")
