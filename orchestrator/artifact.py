@@ -195,11 +195,12 @@ class Artifact:
         return Path(self.uri).exists()
 
     def as_kind(self, kind: type[A]) -> A:
-        """Returns the same artifact as `kind`, the class in an executor's signature."""
+        """Returns the same artifact as `kind`, the class in an executor's signature; its recorded kind stays."""
         return kind(
             self.uri,
             id=self.id,
             name=self.name,
+            kind=self.kind if self.id else None,
             created=self.created,
             content=self.content,
             files=self.files,
@@ -238,10 +239,12 @@ class Artifact:
     def __getattr__(self, name: str) -> Value:
         declared = properties_of(type(self)).get(name)
         if declared is None:
-            raise AttributeError(f"{self.kind} has no property {name!r}; it has: {_format_properties(type(self))}")
+            raise AttributeError(
+                f"{type(self).kind} has no property {name!r}; it has: {_format_properties(type(self))}"
+            )
         value = self.__dict__["properties"].get(name)
         if value is None and declared.required:
-            raise MissingProperty(f"{self} has no {name!r}, which {self.kind} requires.")
+            raise MissingProperty(f"{self} has no {name!r}, which {type(self).kind} requires.")
         return typing.cast("Value", value)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -261,6 +264,22 @@ class Artifact:
 
 
 A = TypeVar("A", bound=Artifact)
+
+
+def is_readable_as(artifact: Artifact, kind: type[Artifact]) -> bool:
+    """Whether it was published as this kind, as one that extends it, or as one that this kind extends.
+
+    Every kind extends Artifact, so that what was published as Artifact is readable as nothing else.
+    """
+    if kind is Artifact:
+        return True
+    extended = {each.kind for each in kind.__mro__ if issubclass(each, Artifact) and each is not Artifact}
+    return artifact.kind in extended or artifact.kind in _extensions(kind)
+
+
+def _extensions(kind: type[Artifact]) -> set[str]:
+    """The names of all kinds that extend this one."""
+    return {name for each in kind.__subclasses__() for name in (each.kind, *_extensions(each))}
 
 
 def properties_of(kind: type[Artifact]) -> Mapping[str, Property]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spanwise.orchestrator import fingerprint
-from spanwise.orchestrator.artifact import Artifact, Model
+from spanwise.orchestrator.artifact import Artifact, Model, is_readable_as
 from spanwise.orchestrator.beam_settings import unverified_part
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import OutsideKey, outside_key
@@ -83,7 +83,7 @@ def drive(
     """
     if isinstance(node, Resolver):
         histories = histories_of(store, run, node, mine, scopes or {})
-        outputs = {key: tuple(found) for key, found in node.choose(histories).items() if found}
+        outputs = choose(node, histories)
         chosen, history = tuple(itertools.chain(*outputs.values())), histories[node.source.key]
         if isinstance(node, SpanResolver):
             own = node.source.node in run.nodes or run.trigger is Trigger.RESUME  # else its base run gave it
@@ -110,7 +110,8 @@ def drive(
     passed = {node.judged: inputs[node.judged]} if isinstance(node, Gate) else {}  # of this run, not of the earlier one
     made = {n: found for n, found in earlier.outputs.items() if n not in passed} if earlier is not None else {}
     gone = next(find_unreadable(store, made), None)
-    if earlier is not None and gone is None:
+    other = next(_find_other_kinds(node, made), None)
+    if earlier is not None and gone is None and other is None:
         return Reuse(
             outputs={**passed, **made},
             reason=f"same inputs, parameters and code as {earlier.name}",
@@ -125,6 +126,8 @@ def drive(
             f"{gone.name} was collected" if is_marked(store, COLLECTED, gone) else f"{gone.uri} is missing or damaged"
         )
         reason = f"the cached result of {earlier.name} is unusable: {what}"
+    elif earlier is not None and other is not None:
+        reason = f"the cached result of {earlier.name} is unusable: {other.name} was published as {other.kind}"
     return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
 
 
@@ -147,6 +150,35 @@ def histories_of(
     }
 
 
+def choose(node: Resolver, histories: Mapping[str, History]) -> Artifacts:
+    """What a resolver chooses, by key; a key for which it chooses nothing is not there.
+
+    Raises:
+        ResolutionError: it found too little, or what it found is of another kind than its channel is now.
+    """
+    outputs = {key: tuple(found) for key, found in node.choose(histories).items() if found}
+    for key, found in outputs.items():
+        for artifact in found:
+            _check_kind(node, node.sources[key], artifact)
+    return outputs
+
+
+def _check_kind(node: Resolver, source: Channel, chosen: Artifact) -> None:
+    """Checks that an artifact was published as the kind that its channel has now."""
+    kind = source.kind
+    if is_readable_as(chosen, kind):
+        return
+    base = next(each for each in kind.__bases__ if issubclass(each, Artifact))
+    keep = f'class {kind.__name__}({base.__name__}, kind="{chosen.kind}").'
+    is_own = not kind.__module__.startswith("spanwise.")
+    raise ResolutionError(
+        f"{node.name} would read {chosen.name}, which was published as {chosen.kind}, but {source!r} is a channel of "
+        f"{kind.kind} now.\nIf it is something else than before, give the output or the node {source.node} another "
+        "name, so that its history begins anew."
+        + (f" If only its class was renamed, keep the recorded name of the kind: {keep}" if is_own else "")
+    )
+
+
 def check_given(node: Resolver, window: SpanResolver, history: History) -> None:
     """Checks that a window reads what its source gave last for each span that it wants, this run's own above all.
 
@@ -157,6 +189,7 @@ def check_given(node: Resolver, window: SpanResolver, history: History) -> None:
     for wanted in window.explain(history):
         own = mine.get(wanted.span)
         if wanted.chosen is not None:
+            _check_kind(node, node.source, wanted.chosen)
             check_newest(node, history, wanted.label, wanted.chosen)
         elif own is not None:
             raise ResolutionError(
@@ -321,7 +354,7 @@ def _fingerprint_parameters(node: Component, parameters: Mapping[str, object]) -
 
 
 def find_edits(node: Component, made: Execution) -> list[str]:
-    """What the pipeline says of a node otherwise than when it was executed: its code, and parameters by name.
+    """What the pipeline says of a node otherwise than when it was executed: code, parameters and kinds of outputs.
 
     Of a result that is never cached the code is not recorded. What `prepare` found is not compared.
     """
@@ -334,7 +367,8 @@ def find_edits(node: Component, made: Execution) -> list[str]:
     if not then:
         now = {f"parameter {n}": encode_parameter(v) for n, v in given.items()}
         then = {f"parameter {n}": text for n, text in made.parameters.items()}
-    return [name for name in now if now[name] != then.get(name)]
+    others = {f"output {a.name.split('/')[2]}" for a in _find_other_kinds(node, made.outputs)}
+    return [*(name for name in now if now[name] != then.get(name)), *sorted(others)]
 
 
 def _refuse_empty(node: Component, inputs: Artifacts) -> None:
@@ -345,6 +379,12 @@ def _refuse_empty(node: Component, inputs: Artifacts) -> None:
             raise ResolutionError(f"{node.name} needs {name!r}, but {channels} is empty in this run.")
         if found > 1 and not spec.many:
             raise ResolutionError(f"{node.name} takes one {name!r}, not {found}; annotate it Input[list[…]].")
+
+
+def _find_other_kinds(node: Component, outputs: Artifacts) -> Iterator[Artifact]:
+    """The artifacts that were published as another kind than the node's outputs are now."""
+    kinds = {key: channel.kind for key, channel in node.outputs.items()}
+    return (a for key in outputs.keys() & kinds for a in outputs[key] if not is_readable_as(a, kinds[key]))
 
 
 def find_unreadable(store: Store, artifacts: Artifacts) -> Iterator[Artifact]:

@@ -18,6 +18,7 @@ from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.driver import (
     Artifacts,
     check_given,
+    choose,
     encode_parameter,
     find_edits,
     find_unreadable,
@@ -149,7 +150,7 @@ class NewestOutputs:
         )
         histories = histories_of(self._store, run, node, mine, self._pipeline.scopes[node.name])
         try:
-            now = {key: tuple(chosen) for key, chosen in node.choose(histories).items() if chosen}
+            now = choose(node, histories)
         except ResolutionError as error:
             return OutdatedNode(node=node.name, why=f"{node.name} would fail now: {error}", again=True)
         if self._is_same(now, then):

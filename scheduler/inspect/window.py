@@ -9,7 +9,7 @@ from datetime import datetime
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Resolver
-from spanwise.orchestrator.driver import check_given, histories_of
+from spanwise.orchestrator.driver import check_given, choose, histories_of
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.run import Run
@@ -70,7 +70,7 @@ def _window(node: Resolver, explains: SpanResolver, histories: Mapping[str, Hist
     try:
         spans = tuple(explains.explain(history, at))
         if at is None:
-            node.choose(histories)
+            choose(node, histories)
             check_given(node, explains, history)
         elif isinstance(node, WindowChecker):
             node.refuse(history, spans)

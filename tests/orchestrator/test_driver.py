@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import (
+    Artifact,
     Component,
     Examples,
     Input,
@@ -19,8 +20,9 @@ from spanwise.orchestrator import (
     ResolutionError,
     Resolver,
     Run,
+    past,
 )
-from spanwise.orchestrator.driver import Execute, Reuse, drive, encode_parameter, history_of, is_on_disk
+from spanwise.orchestrator.driver import Execute, Reuse, drive, encode_parameter, find_edits, history_of, is_on_disk
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
@@ -87,6 +89,29 @@ class All(Resolver):
         return list(history.newest())
 
 
+class Forecast(Artifact):
+    horizon: int | None
+
+
+class LongForecast(Forecast):
+    certainty: float | None
+
+
+class Renamed(Artifact, kind="Forecast"):
+    horizon: int | None
+
+
+def make_of(given):
+    """A component `Foretell`, the code of which is the same whatever the kind of its output."""
+
+    class Foretell(Component):
+        def run(self, out: Output[Report]) -> None:
+            (out.path / "x").write_text("1")
+
+    Foretell.run.__annotations__["out"] = Output[given]
+    return Foretell
+
+
 @pytest.fixture
 def trial(tmp_path):
     """A store in which `Make(word="a")` was published once."""
@@ -137,6 +162,48 @@ def test_a_hit_is_checked_against_the_disk(trial):
 
     assert isinstance(damaged, Execute)
     assert gone.reason == f"the cached result of p/1/Make/1 is unusable: {report.uri} is missing or damaged"
+
+
+@pytest.mark.parametrize(("before", "now"), [(Report, Forecast), (Forecast, Report), (Artifact, Model)])
+def test_a_resolver_reads_no_artifact_that_was_published_as_another_kind(trial, before, now):
+    """The kind of an output was changed: the old files are not what the new kind says. The message has the way out."""
+    old = trial.run(Pipeline("p", [make_of(before)()])).artifact("Foretell", "out")
+
+    with pytest.raises(ResolutionError) as refused:
+        decide(trial, All(make_of(now)()["out"]))
+
+    assert f"All would read {old.name}, which was published as {before.kind}" in str(refused.value)
+    assert f"is a channel of {now.kind} now" in str(refused.value)
+    assert "give the output or the node Foretell another name" in str(refused.value)
+    assert ('class Forecast(Artifact, kind="Report")' in str(refused.value)) == (now is Forecast)
+    assert decide(trial, All(make_of(now)(name="Anew")["out"])).outputs == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [(Forecast, LongForecast), (LongForecast, Forecast), (Forecast, Renamed), (Report, Artifact)],
+)
+def test_a_resolver_reads_what_extends_its_kind_or_is_extended_by_it(trial, before, now):
+    """A kind may get properties, or a class of another name, without the loss of its history; what is read says what it was."""
+    old = trial.run(Pipeline("p", [make_of(before)()])).artifact("Foretell", "out")
+
+    (found,) = decide(trial, All(make_of(now)()["out"])).outputs["out"]
+
+    assert (found.id, type(found), found.kind) == (old.id, now, before.kind)
+
+
+def test_a_result_of_another_kind_is_not_reused(trial, monkeypatch):
+    """The name of a kind in the signature may mean another class since; the code is the same."""
+    monkeypatch.setitem(globals(), "Kind", Forecast)
+    one, other = make_of(Report), make_of(Report)
+    one.run.__annotations__["out"] = other.run.__annotations__["out"] = "Output[Kind]"
+    made = trial.run(Pipeline("p", [one()]))
+    monkeypatch.setitem(globals(), "Kind", Report)
+
+    plan, edits = decide(trial, other()), find_edits(other(), made["Foretell"])
+
+    assert plan.reason == "the cached result of p/2/Foretell/1 is unusable: p/Foretell/out/1 was published as Forecast"
+    assert edits == ["output out"]
 
 
 @pytest.mark.parametrize("loss", ["gone", "cut short"])
@@ -263,7 +330,7 @@ def test_a_choice_of_spans_is_told_as_people_write_them(trial, editions, calenda
             facts = [{"span": s, "version": v, "split_names": [], "calendar": calendar} for s, v in editions]
             return [Examples(f"/{n}", id=n + 1, properties=of) for n, of in enumerate(facts)]
 
-    assert decide(trial, Given(Make(word="a")["report"])).reason == reason
+    assert decide(trial, Given(past("Ingest", "examples", Examples))).reason == reason
 
 
 def test_the_past_is_seen_as_of_the_run(trial):
