@@ -18,6 +18,7 @@ from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
 from spanwise.components.ingest.source_files import Revision, SourceFiles, copy_objects, newest_object_span
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
+from spanwise.components.ingest.swapped import refuse_swapped
 from spanwise.orchestrator.artifact import Examples, Rejects
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, BeamSettings, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
@@ -122,6 +123,7 @@ class ExampleGen(Component):
                 extra={"node": self.name, "span": label, "count": len(block.strays), "first": block.strays[0]},
             )
         past = history("examples")
+        refuse_swapped(past, {name: self.parameters[name] for name in ("pattern", "patterns")})
         local = copy_objects(block.files, source.revisions)
         copies = {split: tuple(local[path] for path in paths) for split, paths in block.files.items()}
         stamp = stamp_of(copies)

@@ -17,6 +17,7 @@ from spanwise.components.ingest.example_gen import (
 )
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
+from spanwise.components.ingest.swapped import refuse_swapped
 from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, BeamSettings, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
@@ -74,13 +75,15 @@ class QueryExampleGen(Component):
         self.cache = self.cache and self._version is not None
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:
+        past = history("examples")
+        refuse_swapped(past, {name: self.parameters[name] for name in ("query", "connection")})
         span, version = self.requested_span(run), None
         if span is None or self._version is not None:
             with connect(str(self.parameters["connection"]), self.name) as database:
                 span = self._newest_span(database) if span is None else span
                 version = self._version_of(database, span)
         self._query.bind(span, self.calendar)  # a span that is no date
-        return {"span": span, "version": version, **choose_comparison(history("examples"), span, version, None)}
+        return {"span": span, "version": version, **choose_comparison(past, span, version, None)}
 
     def available(self, spans: Collection[int] | None = None) -> Mapping[int, int | None]:
         """The version of each of these spans that the database has; without names, of the newest span it knows of.
