@@ -163,7 +163,8 @@ def format_source(source: str) -> str:
         path, name = source, ""
     with contextlib.suppress(ValueError):
         path = str(Path(path).relative_to(Path.cwd()))
-    return f"{path}{colon}{name}"
+    beyond_options = "./" if path.startswith("-") else ""
+    return f"{beyond_options}{path}{colon}{name}"
 
 
 def quote_source(source: str, pipeline: str) -> str:
