@@ -442,8 +442,8 @@ def _format_remedy(found: TaintReport, span: str) -> Iterator[str]:
     if not found.corrected:
         yield f"No newer version of {span} was ingested yet. Add a corrected version next to it, and then:"
     if not found.reached:
-        yield (
-            f"The newest window no longer contains {span}: the models were warm-started from tainted ones, "
-            "which a backfill is not."
+        warm = any(tainted.bases for tainted in found.models)
+        yield f"The newest window no longer contains {span}" + (
+            ": models were warm-started from tainted ones, which a backfill is not." if warm else "."
         )
     yield f"{'Replace' if serving else 'Train'} {'it' if serving else 'without it'}:  {found.backfill}"

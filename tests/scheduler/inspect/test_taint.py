@@ -184,6 +184,18 @@ def test_what_has_left_the_window_is_replaced_by_the_newest_span(past):
     assert "no longer contains 2013-01-05" in taint.format_taint(found)
 
 
+def test_a_model_that_serves_on_after_its_window_was_not_warm_started(past):
+    """Newer models learned without the day, and none of them was pushed."""
+    past.push(past.train([past.ingest(DAY), past.ingest(DAY + 1)]), 7)
+    past.train([past.ingest(DAY + 2), past.ingest(DAY + 3)])
+    past.ingest(DAY, version=2)
+
+    said = taint.format_taint(taint.trace_taint(past.store, "flights", DAY))
+
+    assert "The newest window no longer contains 2013-01-05.\n" in said
+    assert "warm-started" not in said
+
+
 @pytest.mark.parametrize("late", [1, 3])
 def test_a_window_that_left_a_span_out_still_contains_its_first(past, late):
     """Whether by `missing=`, and the span has come since, or by `skip=`: the window counts spans, not artifacts."""
