@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from spanwise.components.serving.judged import refuse_other_blessings
 from spanwise.orchestrator.artifact import Blessing, Examples, InferenceResult, Model
 from spanwise.orchestrator.beam_settings import (
     BEAM_PARAMETERS,
@@ -59,6 +60,7 @@ class BulkInferrer(Component):
     def check(self) -> None:
         check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
         check_given(self.name, self.parameters)
+        refuse_other_blessings(self, "blessing")
         columns = self.parameters["columns"]
         if isinstance(columns, Sequence) and self.parameters["output"] in columns:
             raise ParameterError(

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from spanwise.components.serving.bucket_push import push_to_bucket
 from spanwise.components.serving.folder_push import push_to_folder
+from spanwise.components.serving.judged import refuse_other_blessings
 from spanwise.components.serving.pushed_versions import PushedVersion, PushRecord
 from spanwise.orchestrator.artifact import ArtifactArchive, Blessing, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.component import Component
@@ -61,6 +62,7 @@ class Pusher(Component):
         keep = self.parameters["keep_versions"]
         if isinstance(keep, int) and keep < 1:
             raise ParameterError(f"{self.name}.keep_versions is {keep}; use 1 or more, or None to keep all versions.")
+        refuse_other_blessings(self, "blessing", "infra_blessing")
 
     def run(
         self,
