@@ -220,7 +220,11 @@ class Evaluator(Component):
 def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
     metrics, classes = parameters["metrics"], bool(parameters["classes"])
     asked = list(metrics) if isinstance(metrics, Sequence) else []
-    own = {metric.name for metric in asked if isinstance(metric, Metric)}
+    mine = [metric.name for metric in asked if isinstance(metric, Metric)]
+    own = set(mine)
+    if len(own) < len(mine):
+        twice = next(name for name in mine if mine.count(name) > 1)
+        raise ParameterError(f"{node}: two custom metrics have the name {twice!r}; rename one of them.")
     for which in ("thresholds", "slice_thresholds"):
         thresholds = parameters[which]
         asked += [name for name in thresholds if name not in own] if isinstance(thresholds, Mapping) else []
@@ -236,7 +240,7 @@ def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
             )
     if own and classes:
         raise ParameterError(f"{node}: the custom metric {min(own)} takes one score a row, and classes have several.")
-    if taken := own & set(KNOWN):
+    if taken := {name for name in own if name.partition("@")[0] in KNOWN}:
         raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; rename yours.")
 
 

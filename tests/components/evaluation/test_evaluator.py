@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spanwise.components import Evaluator, Importer, Threshold, judge
 from spanwise.components.evaluation import exact_rows, out_of_core
+from spanwise.components.evaluation.metric import Metric
 from spanwise.orchestrator import Model, ParameterError, Pipeline
 from spanwise.resolvers import LatestBlessed
 from tests.components.flow import Bench, Lake, only
@@ -356,6 +357,29 @@ def test_misspelt_arguments_are_refused_when_the_pipeline_is_made(tmp_path, argu
     """What is wrong in the file is told before anything runs."""
     with pytest.raises(ParameterError, match=said):
         Pipeline("p", nodes(tmp_path, **arguments))
+
+
+def a_metric(called):
+    """A metric of the user's own."""
+
+    class Own(Metric):
+        name = called
+
+    return Own()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("cost", "cost"), "two custom metrics have the name 'cost'"),
+        (("precision@0.3",), "there is a metric 'precision@0.3' already"),
+        (("auc",), "there is a metric 'auc' already"),
+    ],
+)
+def test_metrics_of_one_name_are_refused_when_the_pipeline_is_made(tmp_path, names, said):
+    """One would take the place of the other in the report, and under its threshold."""
+    with pytest.raises(ParameterError, match=said):
+        nodes(tmp_path, metrics=tuple(map(a_metric, names)))
 
 
 @pytest.mark.parametrize("bounds", [{}, {"at_least": math.nan}, {"at_least": 2, "at_most": 1}])
