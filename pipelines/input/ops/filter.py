@@ -67,18 +67,18 @@ class Filter(Op):
         return BlockFilterStream(source, self) if in_rows(self.input) else FilterStream(source, self)
 
 
-def check_condition(condition: Condition, schema: pa.Schema) -> None:
+def check_condition(condition: Condition, schema: pa.Schema, *, op: str = "filter") -> None:
     """Refuses an expression that does not name its columns, names others, or is not a condition on them.
 
     Raises:
         DatasetError: says what does not match.
     """
     for expression in parts_of_condition(condition):
-        _check_expression(expression, schema)
-        _refuse_positions(expression)
+        _check_expression(expression, schema, op)
+        _refuse_positions(expression, op)
 
 
-def _refuse_positions(expression: pc.Expression) -> None:
+def _refuse_positions(expression: pc.Expression, op: str) -> None:
     """Refuses `pc.field(0)`, which is another column where other columns are read."""
     import pyarrow as pa
 
@@ -87,19 +87,19 @@ def _refuse_positions(expression: pc.Expression) -> None:
     except pa.ArrowNotImplementedError as error:  # Arrow stores names only
         if "FieldPath(" in str(expression):
             raise DatasetError(
-                f'filter({expression}): expected columns by their names, as in col("fare") > 3, not by their positions.'
+                f'{op}({expression}): expected columns by their names, as in col("fare") > 3, not by their positions.'
             ) from error
 
 
-def _check_expression(expression: pc.Expression, schema: pa.Schema) -> None:
+def _check_expression(expression: pc.Expression, schema: pa.Schema, op: str) -> None:
     import pyarrow as pa
 
     try:
         found = evaluate(schema.empty_table(), expression).type
     except pa.ArrowException as error:
-        raise DatasetError(f"filter({expression}): {error}. The columns are {', '.join(schema.names)}.") from error
+        raise DatasetError(f"{op}({expression}): {error}. The columns are {', '.join(schema.names)}.") from error
     if not pa.types.is_boolean(found):
-        raise DatasetError(f"filter({expression}): expected a condition, which is true or false, not {found}.")
+        raise DatasetError(f"{op}({expression}): expected a condition, which is true or false, not {found}.")
 
 
 def columns_of(expression: Condition, schema: pa.Schema) -> frozenset[str]:
@@ -108,7 +108,7 @@ def columns_of(expression: Condition, schema: pa.Schema) -> frozenset[str]:
     def needs(name: str) -> bool:
         try:
             for part in parts_of_condition(expression):
-                _check_expression(part, schema.remove(schema.get_field_index(name)))
+                _check_expression(part, schema.remove(schema.get_field_index(name)), "filter")
         except DatasetError:
             return True
         return False

@@ -31,7 +31,7 @@ class TakeWhile(Op):
             raise DatasetError("take_while: a condition names columns, but the elements are not rows.")
         schema = getattr(self.input.spec, "schema", None)
         if condition is not None and schema is not None:
-            check_condition(condition, schema)
+            check_condition(condition, schema, op="take_while")
 
     @property
     def expression(self) -> pc.Expression | None:

@@ -38,9 +38,10 @@ def test_a_condition_a_mask_and_a_predicate_agree(rows):
     ],
 )
 def test_a_condition_that_does_not_fit_is_found_when_the_graph_is_built(rows, condition, message):
-    """Columns and types of a condition are checked before anything is read."""
-    with pytest.raises(DatasetError, match=message):
-        rows.filter(condition)
+    """Columns and types of a condition are checked before anything is read, and the error names the op."""
+    for op in ("filter", "take_while"):
+        with pytest.raises(DatasetError, match=rf"(?s)^{op}\(.*{message}"):
+            getattr(rows, op)(condition)
 
 
 def test_a_condition_needs_rows():
