@@ -191,6 +191,10 @@ class Op(ABC):
         """As shown in error messages and reports."""
         return type(self).__name__
 
+    def __getstate__(self) -> dict[str, object]:
+        """Its fields alone: what it has computed of itself says only who has looked at it."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     @cached_property
     def inputs(self) -> tuple[Op, ...]:
         found: list[Op] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
@@ -69,7 +69,7 @@ class SnapshotSettings:
     def __getstate__(self) -> dict[str, Any]:
         """Where it is sent to, the functions mean what they mean now."""
         self.refuse_rebound()
-        return dict(vars(self))
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def split(self, feed: SplitFeed, dataset: Callable[[Op], Any]) -> list[Op]:
         """The datasets that `writer_fn` returns for the input.

@@ -103,6 +103,7 @@ def join(  # noqa: C901  a case per kind of consumer
         number = None
     if number is None:
         _check_mode(dataset, wanted)
+        _check_identity(state, dataset, wanted)
         number = state.next_id
         create = replace(wanted, job=number)
         tasks = _tasks([JobState(create)], state.workers.values(), number + 2)
@@ -150,6 +151,20 @@ def _check_mode(dataset: RegisterDataset, wanted: CreateJob) -> None:
         raise ServiceError(
             f"distribute({what}=…) requires that the input dataset has infinite cardinality, but this one may end. Put "
             f"repeat() before distribute."
+        )
+
+
+def _check_identity(state: ServiceState, dataset: RegisterDataset, wanted: CreateJob) -> None:
+    """Refuses a second job of a name that may be meant to be the first: each consumer would get all elements."""
+    if not (wanted.name and dataset.opaque):
+        return
+    jobs = itertools.chain(state.names, state.finished)
+    others = {each for name, each, epoch in jobs if (name, epoch) == (wanted.name, wanted.epoch)} - {wanted.dataset}
+    if any(state.datasets[each].opaque for each in others if each in state.datasets):
+        raise ServiceError(
+            f"there is a job {wanted.name!r} (pass {wanted.epoch}) already, and whether it reads the same dataset "
+            f"cannot be known: {dataset.opaque} For consumers that share a job, give each the same dataset_id=…; for "
+            f"another job, use another job_name."
         )
 
 

@@ -183,7 +183,8 @@ class DispatchServer(Serving):
             self._activity.workers_seen[request.worker] = time.monotonic()
             tasks = tuple(self._assignment(each, request.worker) for each in sorted(self._task_numbers(request.worker)))
             starts = tuple(save.start for save in saves.values())
-            return Assignments(tasks=tasks, saves=starts, gone=self._gone(request)), b""
+            over = tuple(each for each in request.drained if each not in self._keeper.state.tasks)
+            return Assignments(tasks=tasks, saves=starts, gone=self._gone(request), over=over), b""
 
     def _gone(self, request: Heartbeat) -> tuple[int, ...]:
         """Of the clients that a worker waits for, those that have left, or were silent for too long."""

@@ -64,6 +64,7 @@ class RegisterDataset(Request[Done]):
     unsplittable: Text = ""  #: why it has no splits
     unleasable: Text = ""  #: why a split cannot be produced without the others
     infinite: bool = False  #: whether a pass never ends
+    opaque: Text = ""  #: why an equal dataset may have another id
 
 
 class GetDataset(Request[Done]):
@@ -123,6 +124,7 @@ class Assignments(ServiceMessage):
     tasks: tuple[TaskAssignment, ...]
     saves: tuple[StartSave, ...]
     gone: tuple[int, ...] = ()  #: of the clients that it waits for
+    over: tuple[int, ...] = ()  #: of the drained tasks, those that no consumer can ask for
 
 
 class Heartbeat(Request[Assignments]):
@@ -135,6 +137,7 @@ class Heartbeat(Request[Assignments]):
     address: Name
     process: Name
     tasks: Tasks = ()  #: that it runs
+    drained: Tasks = ()  #: that it has finished, and still answers
     finished: Tasks = ()  #: since the last heartbeat
     awaited: Tasks = ()  #: clients of drained tasks, which have not said that their last answer has arrived
     wait_s: Annotated[float, Field(ge=0, le=10)]  #: how long the answer may wait for a change

@@ -72,13 +72,13 @@ def unpack_graph(content: bytes, who: str) -> ShippedGraph:
         ) from error
 
 
-def id_of(op: Op, options: Options, content: bytes) -> str:
-    """The default id of a dataset: equal for equal datasets, as far as that can be known."""
+def id_of(op: Op, options: Options, content: bytes) -> tuple[str, str]:
+    """The default id of a dataset, equal for equal datasets; and why that is not known, empty if it is."""
     snapshots = [f"{each.mode} {each.path}" for each in list_ops(op) if isinstance(each, Snapshot)]  # in no fingerprint
     try:
-        return digest("service dataset", of_graph(op), repr(options), *snapshots)
-    except Unfingerprintable:
-        return digest("service dataset", content)
+        return digest("service dataset", of_graph(op), repr(options), *snapshots), ""
+    except Unfingerprintable as error:
+        return digest("service dataset", content), str(error)[:10_000]
 
 
 def register(connection: DispatcherConnection, graph: ShippedGraph, dataset_id: str | None) -> str:
@@ -86,13 +86,15 @@ def register(connection: DispatcherConnection, graph: ShippedGraph, dataset_id: 
     with _inspecting, refusing_malformed("request"):
         content = pack_graph(graph)
         splits = split_graph(plan_graph(graph.op, graph.options))
+        default, opaque = ("", "") if dataset_id else id_of(graph.op, graph.options, content)
         request = RegisterDataset(
-            dataset=dataset_id or id_of(graph.op, graph.options, content),
+            dataset=dataset_id or default,
             structure=str(graph.op.spec)[:10_000],
             splits=splits.splits,
             unsplittable=splits.unsplittable,
             unleasable=splits.unleasable,
             infinite=graph.op.cardinality == math.inf,
+            opaque=opaque,
         )
     connection.ask(request, content)
     return request.dataset

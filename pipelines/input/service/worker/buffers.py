@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
@@ -46,7 +47,7 @@ class TaskBuffer(ABC):
 
     @abstractmethod
     def end(self, error: SpanwiseError | None) -> None:
-        """The pass has ended, or has raised an error that ends it."""
+        """The pass has ended, or has raised an error that ends it: each consumer gets it behind the last element."""
 
     @abstractmethod
     def has(self, request: Fetch) -> bool:
@@ -57,6 +58,28 @@ class TaskBuffer(ABC):
         """Pieces, about `limit_bytes` of them; or an error, if that is next."""
 
 
+@dataclass
+class Failure:
+    """The error that has ended a pass, once for each consumer: what is missing is missing from what all of them get."""
+
+    error: SpanwiseError | None = None
+    _given: set[int] = field(default_factory=set)  # clients
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is none, or some consumer has it."""
+        return self.error is None or bool(self._given)
+
+    def is_for(self, client: int) -> bool:
+        return self.error is not None and client not in self._given
+
+    def give(self, client: int) -> SpanwiseError | None:
+        if not self.is_for(client):
+            return None
+        self._given.add(client)
+        return self.error
+
+
 class SharedQueue(TaskBuffer):
     """For consumers that share elements: first come, first served."""
 
@@ -65,6 +88,7 @@ class SharedQueue(TaskBuffer):
     def __init__(self, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes
         self._items: deque[tuple[Ready, int]] = deque()
+        self._failure = Failure()
         self.size_bytes = 0  #: of its content
 
     @property
@@ -73,7 +97,7 @@ class SharedQueue(TaskBuffer):
 
     @property
     def is_empty(self) -> bool:
-        return not self._items
+        return not self._items and self._failure.is_given
 
     @property
     def held_bytes(self) -> int:
@@ -90,13 +114,15 @@ class SharedQueue(TaskBuffer):
         self.add(error, 0)
 
     def end(self, error: SpanwiseError | None) -> None:
-        if error is not None:
-            self.fail(error)
+        self._failure.error = error
 
-    def has(self, request: Fetch) -> bool:  # noqa: ARG002  any consumer may take the next one
-        return not self.is_empty
+    def has(self, request: Fetch) -> bool:
+        """Any consumer may take the next one."""
+        return bool(self._items) or self._failure.is_for(request.client)
 
     def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
+        if not self._items:
+            return [], self._failure.give(request.client)
         pieces, error = _take_first(self._items, request.limit_bytes)
         for _ in range(len(pieces) or (error is not None)):
             self.size_bytes -= self._items.popleft()[1]
@@ -190,6 +216,7 @@ class TrainerWindow(TaskBuffer):
         self._front = 0  # the first that no trainer has read
         self._bytes = self._ahead_bytes = 0  # of all, and of those that no trainer has read
         self._places: dict[str, int] = {}
+        self._failure = Failure()
 
     @property
     def has_room(self) -> bool:
@@ -197,7 +224,7 @@ class TrainerWindow(TaskBuffer):
 
     @property
     def is_empty(self) -> bool:
-        return self._front == self._end
+        return self._front == self._end and self._failure.is_given
 
     @property
     def held_bytes(self) -> int:
@@ -219,14 +246,15 @@ class TrainerWindow(TaskBuffer):
         self._add(error, 0)
 
     def end(self, error: SpanwiseError | None) -> None:
-        if error is not None:
-            self.fail(error)
+        self._failure.error = error
 
     def has(self, request: Fetch) -> bool:
-        return self._place(request) < self._end
+        return self._place(request) < self._end or self._failure.is_for(request.client)
 
     def take(self, request: Fetch) -> tuple[list[Piece | BatchRun], SpanwiseError | None]:
         place = self._place(request)
+        if place == self._end:
+            return [], self._failure.give(request.client)
         pieces, error = _take_first((self._items[number] for number in range(place, self._end)), request.limit_bytes)
         after = self._places[request.trainer] = place + (len(pieces) or (error is not None))
         for number in range(self._front, after):

@@ -54,6 +54,7 @@ class WorkerTask:
         self._room = threading.Condition(lock)  # wakes the pass
         self._ended = False
         self._stopped = False
+        self._delivered = False
         self._replies: dict[int, tuple[WorkerReply, float]] = {}  # the last one to each client, and when it was sent
         self._numbers: dict[int, int] = {}  # of these, and of those that were dropped
         self._pass: TaskPass | None = None
@@ -69,9 +70,13 @@ class WorkerTask:
 
     @property
     def is_delivered(self) -> bool:
-        """Whether it is drained, and what was taken has arrived: an answer that is lost with its worker is not over."""
+        """Whether it is drained, and what was taken has arrived: an answer that is lost with its worker is not over.
+
+        It stays so when another consumer comes, which gets nothing but the error that has ended the pass.
+        """
         with self._changed:
-            return self.is_drained and not self.awaited
+            self._delivered = self._delivered or (self.is_drained and not self.awaited)
+            return self._delivered
 
     @property
     def awaited(self) -> list[int]:

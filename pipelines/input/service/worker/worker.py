@@ -138,6 +138,7 @@ class WorkerServer(Serving):
             address=self.address,
             process=this_process(),
             tasks=tuple(running),
+            drained=tuple(drained),
             finished=tuple(number for number in drained if number not in self._finished),
             awaited=tuple(awaited),
             wait_s=wait_s,
@@ -145,17 +146,21 @@ class WorkerServer(Serving):
         )
         assignments, _ = self._dispatcher.ask(request)
         self._finished.update(drained)
-        self._follow(assignments, running, drained)
+        self._follow(assignments, running)
         self._save(assignments.saves)
         self._lender.sweep(_IDLE_S)
 
-    def _follow(self, assignments: Assignments, running: Sequence[int], drained: Sequence[int]) -> None:
-        """Starts what is assigned, and drops what is not, or is no longer asked for."""
+    def _follow(self, assignments: Assignments, running: Sequence[int]) -> None:
+        """Starts what is assigned, and drops what is not, or is no longer asked for.
+
+        A task that was read to its end stays as long as its job: a consumer that was busy, or comes late, is yet to
+        learn that nothing is left.
+        """
         assigned = {each.task: each for each in assignments.tasks}
         now = time.monotonic()
         with self._lock:
             over = [self._tasks.pop(number) for number in running if number not in assigned]
-            over += [self._tasks.pop(each) for each in drained if now - self._tasks[each].touched > _IDLE_S]
+            over += [self._tasks.pop(each) for each in assignments.over if now - self._tasks[each].touched > _IDLE_S]
             idle = [key for key, task in self._splits.items() if now - task.touched > _IDLE_S]
             over += [self._splits.pop(key) for key in idle]
             for number, each in assigned.items():

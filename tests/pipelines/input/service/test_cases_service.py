@@ -7,6 +7,7 @@ import re
 import threading
 import tomllib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.orchestrator.errors import DatasetError, ServiceError, SettingsError, SpanwiseError
+from spanwise.orchestrator.errors import DatasetError, ServiceError, SettingsError, SpanwiseError, UnreadableInput
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.service.client.reader import JobReader
 from spanwise.pipelines.input.service.dispatcher import dispatcher
@@ -359,6 +360,64 @@ def test_JB_05_a_shared_job_with_repeat(one):
             thread.join(SOON_S)
 
     assert Counter(found) == dict.fromkeys(range(100), 3)
+
+
+ALL_HAVE_JOINED = threading.Event()
+
+
+def when_all_have_joined(line):
+    ALL_HAVE_JOINED.wait(SOON_S)
+    return line
+
+
+@pytest.mark.parametrize("mode", [DYNAMIC, "data"])
+def test_a_pass_that_fails_is_an_error_for_each_consumer_of_its_job(mode, tmp_path):
+    """What is missing is missing from what all of them get, and one that heard nothing would take that for all."""
+    ALL_HAVE_JOINED.clear()
+    paths = [tmp_path / f"{number}.txt" for number in range(2)]
+    for path, content in zip(paths, (b"line", b"\xff"), strict=True):
+        path.write_bytes(content)
+    lines = inputs.from_text(paths).map(when_all_have_joined)
+    with listed(1) as service, ThreadPoolExecutor() as consumers:
+        reading = [consumers.submit(list, lines.distribute(service.target, mode, "j")) for _ in range(2)]
+        eventually(lambda: [job.consumers for job in jobs(service)] == [2])
+        ALL_HAVE_JOINED.set()
+
+        assert [type(each.exception(SOON_S)) for each in reading] == [UnreadableInput] * 2
+
+
+def test_a_consumer_that_was_busy_while_others_read_the_rest_comes_to_the_end(monkeypatch):
+    """However long: a worker knows a task until its job is over, not for half a minute."""
+    monkeypatch.setattr("spanwise.pipelines.input.service.worker.worker._IDLE_S", 0.0)
+    for name in ("BUFFER_BYTES", "REPLY_BYTES"):
+        monkeypatch.setattr(f"spanwise.pipelines.input.service.client.reader.{name}", 1)
+    ALL_HAVE_JOINED.clear()
+    with listed(2) as service, ThreadPoolExecutor() as consumers:
+        numbers = inputs.range(20).map(when_all_have_joined)
+        busy, other = (numbers.distribute(service.target, DYNAMIC, "j").iterator() for _ in range(2))
+        with busy, other:
+            first = [consumers.submit(next, each) for each in (busy, other)]
+            eventually(lambda: [job.consumers for job in jobs(service)] == [2])
+            ALL_HAVE_JOINED.set()
+            found = [each.result(SOON_S) for each in first]
+            found += other
+            eventually(lambda: jobs(service)[0].tasks_finished == 2)
+            beats = service.dispatcher.status()["requests"]["heartbeat"]
+            eventually(lambda: service.dispatcher.status()["requests"]["heartbeat"] > beats + 6)
+            found += consumers.submit(list, busy).result(SOON_S)
+
+    assert sorted(found) == list(range(20))
+
+
+def test_a_job_is_not_shared_by_datasets_that_cannot_be_compared(one):
+    """Each of its consumers would have a job of its own, with all elements, and none would know."""
+    ALL_HAVE_JOINED.set()  # an object without a fingerprint
+    left, right = (inputs.range(6).map(when_all_have_joined).batch(size) for size in (2, 3))
+    with left.distribute(one.target, DYNAMIC, "j").iterator() as first:
+        next(first)
+        with pytest.raises(ServiceError, match=r"cannot be known: Map\(function=\).*give each the same dataset_id"):
+            list(right.distribute(one.target, DYNAMIC, "j"))
+        assert len(list(right.distribute(one.target, DYNAMIC, "j", dataset_id="known"))) == 2
 
 
 def test_JB_06_one_name_with_two_modes(one):

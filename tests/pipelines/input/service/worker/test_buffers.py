@@ -55,6 +55,20 @@ def test_an_error_is_given_in_its_turn():
     assert [taken(queue), taken(queue), taken(queue)] == [[0], error, [1]]
 
 
+@pytest.mark.parametrize("make", [SharedQueue, lambda limit: TrainerWindow(limit, limit)])
+def test_each_consumer_hears_once_of_the_error_that_has_ended_a_pass(make):
+    """Behind what is left: whoever hears nothing would take what it got for all there is."""
+    buffer = make(1_000)
+    fill(buffer, [0])
+    buffer.end(error := ServiceError("no"))
+    left, right = (Fetch(task=1, client=client, number=0, limit_bytes=1 << 20) for client in (1, 2))
+
+    assert [buffer.take(left), buffer.is_empty] == [([0], None), False]
+    assert [buffer.take(each) for each in (left, right)] == [([], error)] * 2
+    assert buffer.is_empty
+    assert not any(map(buffer.has, (left, right)))
+
+
 def test_each_consumer_has_every_nth_element():
     """Blocks of rows are cut for it; an error counts as an element."""
     lanes = RoundLanes(3, 1_000)
