@@ -15,7 +15,7 @@ from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.dataset import Dataset
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.graph.fingerprint import WithFingerprint, of_graph
+from spanwise.pipelines.input.graph.fingerprint import WithFingerprint, of_graph, with_options
 from spanwise.pipelines.input.graph.rewrite import columns_read
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, rebuild
 from spanwise.pipelines.input.ops.parquet import Parquet
@@ -79,7 +79,7 @@ def _prepare_on_service(spans: Sequence[Dataset], snapshots: str | Path, tally: 
 
     def prepare(span: Dataset) -> tuple[Dataset, SnapshotUse]:
         is_new = save(span, snapshots, service, exist_ok=True, pending_snapshot_expiry_seconds=EXPIRY_S)
-        loaded = load(snapshots, fingerprint=of_graph(span.op)).op
+        loaded = load(snapshots, fingerprint=with_options(of_graph(span.op), span.op, span.settings)).op
         assert isinstance(loaded, LoadedSnapshot)
         use = SnapshotUse(
             path=loaded.path,

@@ -26,6 +26,7 @@ from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import col
 from spanwise.pipelines.input.dataset import Dataset
 from tests.components.flow import Lake, only, written
+from tests.pipelines.input.service.servers import Service
 
 ROWS = {span: {"x": list(range(span * 100, span * 100 + 40)), "y": [0.5] * 40} for span in (1, 2, 3)}
 FOURTH = {**ROWS, 4: {"x": [400, 401], "y": [0.5, 0.5]}}
@@ -234,6 +235,21 @@ def test_the_first_epoch_writes_and_the_second_reads(trial):
 def test_the_log_says_what_was_read_and_written(trial):
     """Also to those who look at nothing else."""
     assert "snapshots-used hits=0 misses=3 written=3 bytes_read=" in Path(trained(trial).log).read_text()
+
+
+def test_a_service_prepares_what_options_change(tmp_path):
+    """A training reads what the workers have written for it, and later what they wrote is found without them."""
+    examples = window(tmp_path, pa.table({"x": range(9)}))
+
+    def shuffled(rows: Dataset) -> Dataset:
+        return rows.options(seed=3).shuffle()
+
+    with Service(1) as service:
+        made = examples.dataset("train", prepare=shuffled, service=service.target).to_arrow()
+
+    assert sorted(made["x"].to_pylist()) == list(range(9))
+    assert examples.dataset("train", prepare=shuffled).to_arrow() == made
+    assert examples.tally.counts()["written"] == 1
 
 
 def test_a_new_span_is_the_only_one_that_is_prepared(trial):
