@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.graph.fingerprint import of_graph
+from spanwise.pipelines.input.graph.fingerprint import of_graph, with_options
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Count, Op, Options
 from spanwise.pipelines.input.tuning.tuner import TunedSettings
@@ -27,8 +27,8 @@ class Flow:
         self._found = TunedSettings()  # settings that autotune found in earlier passes
 
     def __fingerprint__(self) -> str:
-        """What a function that uses it depends on: the graph, not how often or with which options it was run."""
-        return of_graph(self.op)
+        """What a function that uses it depends on: the graph, and options that change its elements."""
+        return with_options(of_graph(self.op), self.op, self.settings)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.op.name}: {self.spec}>"

@@ -273,8 +273,11 @@ def _without_datasets(value: Any, files_by: FilesBy) -> Any:
 
 
 def _graph_or_leaf(leaf: Any, files_by: FilesBy) -> Any:
-    op = getattr(leaf, "op", None)
-    return ("dataset", of_graph(op, files_by=files_by)) if isinstance(op, Op) else leaf
+    op, settings = getattr(leaf, "op", None), getattr(leaf, "settings", None)
+    if not isinstance(op, Op):
+        return leaf
+    graph = of_graph(op, files_by=files_by)
+    return ("dataset", with_options(graph, op, settings) if isinstance(settings, Options) else graph)
 
 
 def _stamp(path: str) -> str:

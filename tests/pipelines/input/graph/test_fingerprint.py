@@ -208,6 +208,19 @@ def test_a_dataset_that_a_function_uses_counts_by_its_graph():
     assert print_of(BASE.flat_map(lambda n: longer)) != before
 
 
+def test_a_dataset_that_a_function_uses_counts_by_the_options_that_change_its_elements():
+    """As a part of the function, and as an element."""
+
+    def uses(**options):
+        other = inputs.range(10).shuffle().options(**options)
+        return print_of(inputs.range(3).map(lambda at: list(other)[at])), print_of(inputs.from_elements([other]))
+
+    for one, seeded, again, faster in zip(uses(), uses(seed=1), uses(seed=2), uses(seed=2, block_rows=7), strict=True):
+        assert len({one, seeded, again}) == 3
+        assert faster == again
+
+
+
 @pytest.mark.parametrize("fingerprint", ["", None, 3])
 def test_a_name_for_a_step_is_a_text(fingerprint):
     """Refused when the graph is built."""
