@@ -220,7 +220,6 @@ def test_a_dataset_that_a_function_uses_counts_by_the_options_that_change_its_el
         assert faster == again
 
 
-
 @pytest.mark.parametrize("fingerprint", ["", None, 3])
 def test_a_name_for_a_step_is_a_text(fingerprint):
     """Refused when the graph is built."""
