@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError
@@ -301,6 +302,19 @@ def check_whole(op: str, argument: str, value: object, *, at_least: int = 1, aut
     ):
         also = ", or AUTOTUNE" if autotune else ""
         raise DatasetError(f"{op}({argument}={value!r}): expected a whole number of at least {at_least}{also}.")
+
+
+def check_shares(op: str, argument: str, values: Sequence[object]) -> None:
+    """Refuses numbers that say no shares of a whole: of weights or classes.
+
+    Raises:
+        DatasetError: says which argument of which op, and what it was.
+    """
+    shares: list[float] = [float(each) for each in values if isinstance(each, Real) and float(each) >= 0]
+    if len(shares) < len(values) or not 0 < sum(shares) < math.inf:
+        raise DatasetError(
+            f"{op}({argument}={list(values)}): expected numbers of at least 0, at least one of them above 0."
+        )
 
 
 def needs_full_groups(op: Op, *, drop_remainder: bool) -> str:

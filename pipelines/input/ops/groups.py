@@ -6,6 +6,7 @@ A state names the elements that wait in groups by their distance from the oldest
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,8 @@ class GroupsStream(SingleInputStream):
             key = self._call(seen)
             key = key.item() if hasattr(key, "item") else key
             hash(key)
+            if key != key:  # noqa: PLR0124  NaN, of which two objects are two keys of a dict
+                key = math.nan
         except Exception as error:
             raise function_error("group_by_window", self._op.key, f"element {number}", error) from error
         self._groups.setdefault(key, {})[number] = element

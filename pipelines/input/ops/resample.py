@@ -7,7 +7,6 @@ those of the elements so far.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from spanwise.pipelines.input.op import (
     SingleInputStream,
     Stream,
     check_callable,
+    check_shares,
     check_whole,
     mix_seed,
 )
@@ -42,8 +42,7 @@ class Resample(Op):
         op = "rejection_resample"
         check_callable(op, "class_of", self.class_of)
         for name, shares in (("target", self.target), ("initial", self.initial or self.target)):
-            if not shares or not all(share >= 0 and math.isfinite(share) for share in shares) or not sum(shares):
-                raise DatasetError(f"{op}({name}={list(shares)}): expected numbers of at least 0, one of them above 0.")
+            check_shares(op, name, shares)
         if self.initial is not None and len(self.initial) != len(self.target):
             raise DatasetError(f"{op}: {len(self.target)} classes in target, but {len(self.initial)} in initial.")
         if self.initial is not None and any(
@@ -93,15 +92,15 @@ class ResampleStream(SingleInputStream):
 
     def _class_of(self, element: Element, number: int) -> int:
         try:
-            found = int(self._call(element))
-            if not 0 <= found < len(self.counts):
+            found = self._call(element)
+            if not (int(found) == found and 0 <= found < len(self.counts)):
                 raise DatasetError(  # noqa: TRY301
                     f"must return the number of one of the {len(self.counts)} classes of target=, of which the first "
-                    f"is 0, not {found}."
+                    f"is 0, not {found!r:.80}."
                 )
         except Exception as error:
             raise function_error("rejection_resample", self._op.class_of, f"element {number}", error) from error
-        return found
+        return int(found)
 
     def _chance(self, found: int) -> float:
         """How likely an element of a class is accepted."""

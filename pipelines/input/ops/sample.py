@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_whole, mix_seed
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_shares, check_whole, mix_seed
 from spanwise.pipelines.input.ops.concatenate import check_same_kind
 from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
 from spanwise.pipelines.input.selection import check_selectable, take_rows
@@ -38,10 +38,7 @@ class Sample(Op):
         check_selectable(op, self.parts[0].spec)
         if len(self.weights) != len(self.parts):
             raise DatasetError(f"{op}: {len(self.parts)} datasets, but {len(self.weights)} weights.")
-        if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights) or not sum(self.weights):
-            raise DatasetError(
-                f"{op}(weights={list(self.weights)}): expected numbers of at least 0, at least one of them above 0."
-            )
+        check_shares(op, "weights", self.weights)
         if self.seed is not None:
             check_whole(op, "seed", self.seed, at_least=0)
 

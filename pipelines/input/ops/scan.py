@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import DatasetError, NotPortable
 from spanwise.pipelines.input.call import function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec, read_only
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream, check_callable
@@ -37,7 +37,7 @@ class ScanStream(SingleInputStream):
     def __init__(self, source: Stream, op: Scan) -> None:
         super().__init__(source)
         self._op = op
-        self._carried = pickle.loads(pickle.dumps(op.initial))  # noqa: S301  a copy: functions may change it
+        self._carried = pickle.loads(_pickled(op.initial))  # noqa: S301  a copy: functions may change it
         self._at = 0
 
     def __next__(self) -> Element:
@@ -53,8 +53,23 @@ class ScanStream(SingleInputStream):
         return result
 
     def state(self) -> State:
-        return {"input": self._source.state(), "at": self._at, "carried": pickle.dumps(self._carried)}
+        return {"input": self._source.state(), "at": self._at, "carried": _pickled(self._carried)}
 
     def restore(self, state: State) -> None:
         super().restore(state)
         self._at, self._carried = state["at"], pickle.loads(state["carried"])  # noqa: S301  the user's own state
+
+
+def _pickled(carried: object) -> bytes:
+    """What is carried, as a state holds it.
+
+    Raises:
+        NotPortable: it cannot be pickled.
+    """
+    try:
+        return pickle.dumps(carried)
+    except Exception as error:
+        raise NotPortable(
+            f"scan: what is carried from element to element is part of a state, and cannot be pickled: "
+            f"{type(error).__name__}: {error}. Carry what it is made from, such as numbers, arrays or a path."
+        ) from error

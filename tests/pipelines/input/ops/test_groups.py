@@ -40,6 +40,15 @@ def test_groups_of_rows_are_rows():
     assert found.to_arrow().schema == table.schema
 
 
+def test_elements_without_a_number_for_a_key_are_one_group():
+    """A NaN is a NaN, as in `unique`: a group of each element by itself would wait for others until the end."""
+    numbers = inputs.range(6).group_by_window(
+        lambda number: float("nan") if number % 2 else 0, lambda _, group: group, 2
+    )
+
+    assert list(numbers) == [0, 2, 1, 3, 4, 5]
+
+
 def test_a_key_that_cannot_be_compared_is_reported_with_its_element():
     """As any error of a function."""
     with pytest.raises(FunctionFailed, match=r"group_by_window: .* raised TypeError at element 0"):

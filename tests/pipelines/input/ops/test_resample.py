@@ -1,5 +1,6 @@
 """Classes in given proportions."""
 
+import numpy as np
 import pytest
 
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed
@@ -43,3 +44,7 @@ def test_shares_that_cannot_be_are_refused():
         numbers.rejection_resample(rare, [1, 1], [1, 0])
     with pytest.raises(FunctionFailed, match="must return the number of one of the 2 classes"):
         list(numbers.rejection_resample(lambda number: 2, [1, 1]))
+    for found in (0.5, float("nan"), -0.2):  # no class is what is left of one when it is cut
+        with pytest.raises(FunctionFailed):
+            list(numbers.rejection_resample(lambda number, found=found: found, [1, 1]))
+    assert list(numbers.rejection_resample(lambda number: np.float32(number % 2), [0, 1])) == [1]
