@@ -27,17 +27,20 @@ def as_arrays(batch: pa.RecordBatch) -> dict[str, Any]:
 def as_array(column: Any) -> Any:  # noqa: PLR0911  one line per kind of type
     """One `pyarrow.Array`."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     type_ = column.type
     if pa.types.is_dictionary(type_):
         return as_array(column.dictionary_decode())
     if isinstance(type_, pa.BaseExtensionType):
         return _as_extension(column)
-    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):
-        return as_array(column.cast(pa.large_list(type_.value_type)))
+    if pa.types.is_run_end_encoded(type_):
+        return as_array(pc.run_end_decode(column))  # type: ignore[attr-defined]  # the stubs are older
     if pa.types.is_fixed_size_list(type_):
         return _as_axis(column)
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return _as_ragged(column, column.offsets.to_numpy(zero_copy_only=False))
+    if pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_):  # Arrow's cast to lists loses values
         return _as_ragged(column)
     if pa.types.is_struct(type_) or pa.types.is_map(type_):  # NumPy converts integers next to a null to floats
         return _as_objects(column)
@@ -95,12 +98,12 @@ def _as_axis(column: Any) -> Any:
     return _masked(values, mask)
 
 
-def _as_ragged(column: Any) -> Ragged:
+def _as_ragged(column: Any, offsets: NDArray[Any] | None = None) -> Ragged:
     import numpy as np
 
-    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    if column.null_count:  # the values of a null list belong to nobody
-        offsets = np.concatenate([[0], np.cumsum(np.asarray(column.value_lengths().fill_null(0)))]).astype(np.int64)
+    if offsets is None or column.null_count:  # the values of a null list belong to nobody
+        offsets = np.concatenate([[0], np.cumsum(np.asarray(column.value_lengths().fill_null(0)))])
+    offsets = offsets.astype(np.int64)
     ragged: Ragged = read_only(Ragged(as_array(column.flatten()), offsets - offsets[0]))
     return ragged
 

@@ -48,7 +48,14 @@ class Sinks(Flow):
         """Like `to_arrow`, as a Polars frame."""
         import polars as pl
 
-        frame = pl.from_arrow(self.to_arrow())
+        table = self.to_arrow()
+        try:
+            frame = pl.from_arrow(table)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # a panic is no Exception
+            raise DatasetError(
+                f"to_polars: Polars has no type for a column: {error}. The columns are "
+                f"{', '.join(f'{each.name}: {each.type}' for each in table.schema)}. Convert it, or use to_arrow."
+            ) from error
         assert isinstance(frame, pl.DataFrame), "what becomes of a table"
         return frame
 
@@ -59,8 +66,8 @@ class Sinks(Flow):
         self._check_finite("to_numpy")
         if isinstance(self.spec, Table | BatchSpec):
             table = self.to_arrow()
-            empty = pa.RecordBatch.from_pylist([], table.schema)
-            return as_arrays(join_batches([empty, *table.to_batches()]))
+            empty = pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in table.schema], schema=table.schema)
+            return as_arrays(join_batches(table.to_batches() or [empty]))
         with self.iterator() as elements:
             found = list(elements)
         return stack(found) if found else []

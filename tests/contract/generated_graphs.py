@@ -157,6 +157,7 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "decimal": (pa.decimal128(20, 3), st.decimals(-1000, 1000, places=3)),
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), st.sampled_from(["a", "b\0", ""])),
     "list": (pa.list_(pa.int32()), st.lists(st.none() | st.integers(-9, 9), max_size=3)),
+    "list view": (pa.list_view(pa.int16()), st.lists(st.integers(-9, 9), max_size=3)),
     "vector": (pa.list_(pa.float32(), 2), st.lists(st.floats(width=32), min_size=2, max_size=2)),
     "struct": (
         pa.struct([("a", pa.int8()), ("b", pa.string())]),

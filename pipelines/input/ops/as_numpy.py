@@ -39,7 +39,7 @@ def array_specs(batch: BatchSpec) -> Spec:
     for field in batch.schema:
         flat = pa.types.is_primitive(field.type)
         # of an empty column: `to_pandas_dtype` wants pandas, which may be missing
-        name = as_array(pa.array([], field.type)).dtype.name if flat else "object"
+        name = as_array(pa.nulls(0, field.type)).dtype.name if flat else "object"
         parts.append(ArraySpec(name, (batch.rows,)) if not pa.types.is_nested(field.type) else UNKNOWN)
     return Structure(dict, tuple(batch.schema.names), tuple(parts))
 

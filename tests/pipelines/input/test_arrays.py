@@ -66,6 +66,22 @@ def test_a_dictionary_is_decoded():
     assert as_array(pa.array(["a", "b", "a"]).dictionary_encode()).tolist() == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize("type_", [pa.list_view(pa.int64()), pa.large_list_view(pa.int64())])
+def test_views_of_lists_that_were_joined_keep_their_values(type_):
+    """As where a batch spans two blocks. Arrow's own cast to lists loses them."""
+    parts = [pa.array([[9], [1, 2], None, []], type_).slice(1), pa.array([[3]], type_)]
+
+    assert plain(as_array(pa.concat_arrays(parts))) == plain(Ragged(np.array([1, 2, 3]), np.array([0, 2, 2, 2, 3])))
+
+
+def test_runs_are_what_they_stand_for():
+    """A missing whole number is masked: as floats, the others would lose digits."""
+    runs = pa.RunEndEncodedArray.from_arrays([2, 3], [2**53 + 1, None])
+
+    assert as_array(runs).tolist() == [2**53 + 1, 2**53 + 1, None]
+    assert as_array(runs[:1]).tolist() == [2**53 + 1]
+
+
 def test_tensors_of_arrow_have_their_axes():
     """Those that are missing are masked, or NaN; none is an array of objects."""
     numbers = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype=np.int32).reshape(2, 3, 2))

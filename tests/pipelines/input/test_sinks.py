@@ -133,3 +133,21 @@ def test_jax_arrays(table, library):
 
     assert isinstance(first["fare"], jax.Array)
     assert first["zone"].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_tensors_whose_axes_are_stored_in_another_order_are_arrays(rows):
+    """Arrow makes none of them from a list, not even none."""
+    numbers = pa.array([[1, 2, 3, 4, 5, 6]] * rows, pa.list_(pa.int64(), 6))
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int64(), (2, 3), permutation=[1, 0]), numbers)
+    dataset = inputs.from_arrow(pa.table({"x": tensors}))
+
+    assert dataset.to_numpy()["x"].tolist() == tensors.to_numpy_ndarray().tolist()
+    assert sum(len(batch["x"]) for batch in dataset.batch(1).as_numpy()) == rows
+
+
+@pytest.mark.parametrize("type_", [pa.decimal256(60, 2), pa.list_view(pa.int64())])
+def test_what_polars_has_no_type_for_is_refused(type_):
+    """Polars panics at some of them, which no `except Exception` catches."""
+    with pytest.raises(DatasetError, match=r"to_polars: Polars has no type .* a: (decimal256|list_view)"):
+        inputs.from_arrow(pa.table({"a": pa.nulls(2, type_)})).to_polars()
