@@ -34,6 +34,13 @@ def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return one
 
 
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """No rows of these columns, of any type: Arrow makes no tensors, or structs of them, from an empty list."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
+
+
 def block_bytes(block: pa.RecordBatch | pa.Table) -> int:
     """About how many bytes rows take. Arrow's `nbytes` takes longer than to cut and pass on a batch."""
     try:

@@ -10,7 +10,7 @@ from spanwise.pipelines.input.arrays import as_arrays
 from spanwise.pipelines.input.element import BatchSpec, Table
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.op import check_whole
-from spanwise.pipelines.input.rows import join_batches
+from spanwise.pipelines.input.rows import empty_batch, join_batches
 from spanwise.pipelines.input.stacking import stack
 
 if TYPE_CHECKING:
@@ -61,13 +61,10 @@ class Sinks(Flow):
 
     def to_numpy(self) -> Any:
         """All elements as one batch: arrays, or a structure of them."""
-        import pyarrow as pa
-
         self._check_finite("to_numpy")
         if isinstance(self.spec, Table | BatchSpec):
             table = self.to_arrow()
-            empty = pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in table.schema], schema=table.schema)
-            return as_arrays(join_batches(table.to_batches() or [empty]))
+            return as_arrays(join_batches(table.to_batches() or [empty_batch(table.schema)]))
         with self.iterator() as elements:
             found = list(elements)
         return stack(found) if found else []

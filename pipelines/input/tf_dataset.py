@@ -29,6 +29,7 @@ from spanwise.pipelines.input.element import (
     parts_of,
 )
 from spanwise.pipelines.input.flow import Flow
+from spanwise.pipelines.input.rows import empty_batch
 
 Signature: TypeAlias = Any
 """Nested dicts and tuples of `tf.TensorSpec` and `tf.RaggedTensorSpec`."""
@@ -82,7 +83,7 @@ def _of_spec(spec: ElementSpec) -> Signature:
     match spec:
         case Table(schema) | BatchSpec(schema) if schema is not None:
             rows = (spec.rows,) if isinstance(spec, BatchSpec) else ()
-            empty = as_arrays(pa.RecordBatch.from_pylist([], schema))
+            empty = as_arrays(empty_batch(schema))
             return {name: _of_column(rows, column, schema.field(name).type) for name, column in empty.items()}
         case ArraySpec(dtype, shape) | SparseSpec(dtype, shape):
             return tf.TensorSpec(shape, _type(dtype))

@@ -12,7 +12,7 @@ from spanwise.pipelines.input.arrays import as_column
 from spanwise.pipelines.input.call import Format, block_error, element_caller, function_error, resolve_format, row_range
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
-from spanwise.pipelines.input.rows import in_rows
+from spanwise.pipelines.input.rows import empty_batch, in_rows
 from spanwise.pipelines.input.selection import (
     Condition,
     Conditions,
@@ -95,7 +95,7 @@ def _check_expression(expression: pc.Expression, schema: pa.Schema, op: str) -> 
     import pyarrow as pa
 
     try:
-        found = evaluate(schema.empty_table(), expression).type
+        found = evaluate(empty_batch(schema), expression).type
     except pa.ArrowException as error:
         raise DatasetError(f"{op}({expression}): {error}. The columns are {', '.join(schema.names)}.") from error
     if not pa.types.is_boolean(found):

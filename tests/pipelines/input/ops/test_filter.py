@@ -44,6 +44,15 @@ def test_a_condition_that_does_not_fit_is_found_when_the_graph_is_built(rows, co
             getattr(rows, op)(condition)
 
 
+@pytest.mark.parametrize("op", ["filter", "take_while"])
+def test_a_condition_is_asked_beside_columns_of_tensors(op):
+    """It is checked on no rows, and Arrow makes no tensors from an empty list."""
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12).reshape(3, 2, 2))
+    rows = inputs.from_arrow(pa.table({"fare": [1.0, 2.0, 3.0], "x": tensors}))
+
+    assert getattr(rows, op)(inputs.col("fare") < 3).to_numpy()["x"].tolist() == np.arange(8).reshape(2, 2, 2).tolist()
+
+
 def test_a_condition_needs_rows():
     """Numbers have no columns."""
     with pytest.raises(DatasetError, match="the elements are not rows"):
