@@ -206,9 +206,9 @@ def _unify_columns(files: Iterable[ExamplesFile]) -> pa.Schema:
         )
 
     listed = list(files)
-    found = unify_schemas("the examples", ((f"span {file.label}", file.schema) for file in listed), fix)
     dropped = {name for file in listed for name in file.artifact.dropped_columns or ()}
-    return pa.schema([field for field in found if field.name not in dropped])
+    kept = ((f"span {f.label}", pa.schema([field for field in f.schema if field.name not in dropped])) for f in listed)
+    return unify_schemas("the examples", kept, fix)
 
 
 def _parquet_op(files: Sequence[ExamplesFile], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:

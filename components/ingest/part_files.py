@@ -139,10 +139,11 @@ class SplitFile(DraftFile):
 class RejectsFile(DraftFile):
     """The rejected rows of a part; without a folder the first one stops the ingest."""
 
-    def __init__(self, folder: str | None, name: str, sources: Mapping[str, str]) -> None:
+    def __init__(self, folder: str | None, name: str, sources: Mapping[str, str], *, asked: bool) -> None:
         super().__init__(Path(folder or "", name))
         self._folder = folder
         self._sources = sources
+        self._asked = asked
         self.count = 0
         self.examples: list[Rejected] = []
 
@@ -158,7 +159,7 @@ class RejectsFile(DraftFile):
     def add(self, rejected: Rejected) -> None:
         rejected = replace(rejected, path=self._sources.get(rejected.path, rejected.path))
         if self._folder is None:
-            raise rejection_error(rejected)
+            raise rejection_error(rejected, asked=self._asked)
         self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(rejected)

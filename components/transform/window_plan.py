@@ -20,6 +20,7 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
+from spanwise.pipelines.input.readers.columns import agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,18 +124,18 @@ def count_row_groups(path: Path) -> int:
 
 
 def _window_schema(plan: TransformPlan) -> pa.Schema:
-    """Every column of every span and split. One without any value fits every type."""
+    """Every column of every span and split. What has no value fits every type."""
     types: dict[str, pa.DataType] = {}
     for split in dict.fromkeys((*plan.analyze, *plan.transform)):
         for column in rows.read_schema(plan.examples, split):
-            before = types.get(column.name)
-            if before is None or pa.types.is_null(before):
-                types[column.name] = column.type
-            elif before != column.type and not pa.types.is_null(column.type):
+            before = types.get(column.name, pa.null())
+            joined = agree(before, column.type)
+            if joined is None:
                 raise ColumnsChanged(
                     f"column {column.name!r} is {column.type} in split {split!r} and {before} in another; the splits "
                     f"of a window must agree. Ingest with its type pinned: types={{{column.name!r}: …}}."
                 )
+            types[column.name] = joined
     return pa.schema(list(types.items()))
 
 

@@ -136,6 +136,8 @@ def unify_schemas(
 ) -> pa.Schema:
     """Every column that any of the files has; a file that lacks one, or has only nulls in it, gives nulls.
 
+    Of lists and structs the same holds inside: those of a file that has only empty lists are of the others' type.
+
     `schemas` has a name for each file; `fix` says what to do about a column.
 
     Raises:
@@ -143,18 +145,19 @@ def unify_schemas(
     """
     import pyarrow as pa
 
+    from spanwise.pipelines.input.readers.columns import agree
+
     found: dict[str, tuple[pa.DataType, str]] = {}
     for name, schema in schemas:
         check_unique_columns(f"{who}: {name}", schema)
         for field in schema:
-            before = found.get(field.name)
-            if before is None or pa.types.is_null(before[0]):
-                found[field.name] = (field.type, name)
-            elif field.type != before[0] and not pa.types.is_null(field.type):
+            before, where = found.get(field.name, (pa.null(), name))
+            joined = agree(before, field.type)
+            if joined is None:
                 raise ColumnsChanged(
-                    f"{who}: column {field.name!r} is {before[0]} in {before[1]} and {field.type} in {name}. "
-                    f"{fix(field.name)}"
+                    f"{who}: column {field.name!r} is {before} in {where} and {field.type} in {name}. {fix(field.name)}"
                 )
+            found[field.name] = (joined, name if joined != before else where)
     return pa.schema([(name, type_) for name, (type_, _) in found.items()])
 
 
@@ -164,13 +167,13 @@ def refuse_other_columns(path: str, now: pa.Schema, schema: pa.Schema, had: Cont
     Raises:
         UnreadableInput: names the file and the column.
     """
-    import pyarrow as pa
+    from spanwise.pipelines.input.readers.columns import fill_nulls
 
     for field in schema:
         at = now.get_field_index(field.name)
         if at < 0 and field.name in had:
             change = f"it has no column {field.name!r} any more"
-        elif at >= 0 and now.field(at).type not in (field.type, pa.null()):
+        elif at >= 0 and fill_nulls(now.field(at).type, field.type) != field.type:
             change = f"its column {field.name!r} is {now.field(at).type} now, and was {field.type}"
         else:
             continue

@@ -164,6 +164,38 @@ def test_a_column_that_comes_is_null_in_the_spans_before(feed):
     assert sorted((row["x"], row.get("new")) for row in found) == [(1, None), (2, None), (3, 5), (4, 6)]
 
 
+def test_lists_and_structs_without_values_are_of_the_type_that_later_spans_give_them(tmp_path):
+    """Of empty lists nobody knows what is in them: a window over them and later spans has the values."""
+    feed = Feed(tmp_path, "jsonl")
+    nothing = {"tags": [], "place": {"x": None}, "deep": [{"y": []}]}
+    something = {"tags": [4], "place": {"x": 1.5}, "deep": [{"y": ["a"]}]}
+    feed.arrive(1, {"n": 1, **nothing}, {"n": 2, **nothing})
+    feed.arrive(2, {"n": 3, **something}, {"n": 4, **nothing})
+    window = [feed.examples(span, ratios={"all": 1}) for span in (1, 2)]
+
+    found = rows.read_table(window, "all")
+
+    assert found.to_pylist() == [
+        {"n": 1, **nothing}, {"n": 2, **nothing}, {"n": 3, **something}, {"n": 4, **nothing},
+    ]  # fmt: skip
+    assert rows.read_table(window[::-1], "all").schema.field("tags").type == pa.list_(pa.int64())
+
+
+def test_what_a_span_has_dropped_does_not_have_to_fit_the_others(tmp_path):
+    """A column that a window leaves out may be of any types in its spans."""
+    feed = Feed(tmp_path, "jsonl")
+    feed.arrive(1, {"x": 1, "y": 1})
+    feed.arrive(2, {"x": 2, "y": "a"})
+    feed.arrive(3, {"x": 3})
+    window = [
+        feed.examples(1, ratios={"all": 1}),
+        feed.examples(2, ratios={"all": 1}, types={"y": "inferred"}),
+        feed.examples(3, ratios={"all": 1}, drop_columns=["y"]),
+    ]
+
+    assert rows.read_table(window, "all").to_pylist() == [{"x": 1}, {"x": 2}, {"x": 3}]
+
+
 def test_a_column_that_widens_is_pinned_and_its_window_ingested_again(feed):
     """The day is refused, then the mixed window, and each message says the step that follows."""
     feed.arrive(1, {"x": 1}, {"x": 2}, {"x": 3}, {"x": 4})

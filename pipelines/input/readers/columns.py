@@ -112,6 +112,12 @@ def fill_nulls(known: pa.DataType, found: pa.DataType) -> pa.DataType:
     return known
 
 
+def agree(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type of both, as far as either says something; None where they contradict each other."""
+    filled = fill_nulls(one, other)
+    return filled if filled == fill_nulls(other, one) else None
+
+
 def lacking_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether `found` may be read as `wanted` if fields that it lacks are missing values, which only a pin may say."""
     return not reads_as(found, wanted) and _nested_reads_as(found, wanted, lacking=True)
@@ -213,12 +219,16 @@ def joined_type_error(column: Column, where: str) -> UnreadableInput:
     )
 
 
-def rejection_error(rejected: Rejected) -> UnreadableInput:
-    """The error for a row that cannot be read, when no folder for rejected rows is given."""
+def rejection_error(rejected: Rejected, *, asked: bool = False) -> UnreadableInput:
+    """The error for a row that cannot be read, when no folder for rejected rows is given; `asked`: of a query."""
     shown = rejected.text if len(rejected.text) <= 200 else rejected.text[:200] + "..."  # noqa: PLR2004 -- one screen
     return UnreadableInput(
         f"{rejected.path}, line {rejected.line}: {rejected.reason}. The row: {shown}\n"
-        "Correct the file, or set such rows aside: ExampleGen(..., bad_rows='keep')."
+        + (
+            "Convert the value in the query, or leave such rows out there."
+            if asked
+            else "Correct the file, or set such rows aside: ExampleGen(..., bad_rows='keep')."
+        )
     )
 
 
