@@ -80,7 +80,8 @@ class ColumnTypes:
             raise ColumnsChanged(
                 f"column '{gone[0]}' ({previous_texts[gone[0]]} in the previous span) is missing: {path} has "
                 f"{', '.join(self._types)}. Restore it.{self._suggest_name(gone[0])} If it is gone for good, say so: "
-                f"ExampleGen(..., drop_columns={[*self._plan.dropped, *gone]})."
+                f"{'QueryExampleGen' if self._plan.asked else 'ExampleGen'}(..., "
+                f"drop_columns={[*self._plan.dropped, *gone]})."
             )
         for parameter, names in (("types", self._plan.types), ("split_key", self._plan.split_key)):
             unknown = [name for name in names if name not in self._types]
@@ -88,6 +89,8 @@ class ColumnTypes:
                 raise ParameterError(
                     f"{parameter}: the input has no column '{unknown[0]}'; it has: {', '.join(self._types)}."
                 )
+        if self._types and not self._types.keys() - set(self._plan.dropped):
+            raise ParameterError(f"drop_columns leaves out all that the input has: {', '.join(self._types)}.")
         return tuple(self._column(name, type_, path, previous_texts) for name, type_ in self._types.items())
 
     def _suggest_name(self, gone: str) -> str:
@@ -98,6 +101,8 @@ class ColumnTypes:
         if not new:
             return ""
         found = (alike or new)[0]
+        if self._plan.asked:
+            return f' If "{found}" is its new name, give it the old one in the query: "{found}" AS "{gone}".'
         return f" If '{found}' is its new name, write rename_columns={{'{found}': '{gone}'}}."
 
     def _column(self, name: str, type_: pa.DataType | None, path: str, previous_texts: Mapping[str, str]) -> Column:
@@ -139,6 +144,10 @@ class ColumnTypes:
             assert name is not None, "a survey sees every column"
             narrow = self._types[name]
             assert narrow is not None, "a misfit is inferred"
+            if wider(narrow) == narrow:
+                raise UnreadableInput(
+                    f"column '{name}' has a value that can be read neither as {narrow} nor otherwise."
+                )
             self._types[name] = wider(narrow)
 
     def refuse(self, column: Column, misfit: Misfit) -> SpanwiseError:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from spanwise.components.ingest.fingerprint import fingerprint as fingerprint_of
 from spanwise.components.ingest.fingerprint import stamp as stamp_of
@@ -84,6 +84,7 @@ class ExampleGen(Component):
         given: dict[str, object] = dict(self.parameters)
         self._patterns = _parse_patterns(self.name, given["pattern"], given["patterns"])
         choose_splits(tuple(self._patterns), given["ratios"])
+        refuse_dropped_in_use(self.name, given)
         if given["reader"] is not None and given["format"] is not None:
             raise ParameterError(
                 f"{self.name} takes a format or a reader of your own, one of the two, not format={given['format']!r} "
@@ -286,6 +287,20 @@ def choose_splits(inputs: tuple[str, ...], ratios: object) -> tuple[HashSplit, .
     if isinstance(ratios, Mapping):
         return output_splits(inputs, [HashSplit(str(name), weight) for name, weight in ratios.items()])
     return output_splits(inputs) if inputs == (_INPUT,) else ()
+
+
+def refuse_dropped_in_use(node: str, given: Mapping[str, Any]) -> None:
+    """Refuses parameters that need a column which `drop_columns` leaves out.
+
+    Raises:
+        ParameterError: names the first such column.
+    """
+    for name in given["drop_columns"]:
+        for parameter, why in (("split_key", "which split_key needs"), ("types", "whose type is pinned in types")):
+            if name in (given[parameter] or ()):
+                raise ParameterError(
+                    f"{node}: drop_columns leaves out {name!r}, {why}. Take it out of drop_columns or of {parameter}."
+                )
 
 
 def _relative_hint(patterns: Mapping[str, SpanPattern]) -> str:

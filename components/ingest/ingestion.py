@@ -13,20 +13,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from spanwise.components.ingest.column_types import ColumnTypes
 from spanwise.components.ingest.fingerprint import refuse_changed, stamp
-from spanwise.components.ingest.part import PartWriter, divide, map_parts, write_part
+from spanwise.components.ingest.part import PartWriter, Survey, divide, map_parts, survey_part, write_part
 from spanwise.components.ingest.part_files import rejects_name
 from spanwise.components.ingest.plan import IngestPlan, IngestReport
 from spanwise.components.ingest.readers import reader_of
-from spanwise.components.ingest.readers.renaming import rename_previous, select_renamed
+from spanwise.components.ingest.readers.renaming import rename_layout, rename_previous, select_renamed
 from spanwise.orchestrator.errors import ParameterError, SpanwiseError, UnreadableInput
 from spanwise.pipelines.input.readers.descriptor import FileLayout, Format, ReadAs, format_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from spanwise.components.ingest.part import InputPart, WrittenPart
     from spanwise.pipelines.input.readers.column import Column
@@ -70,13 +72,15 @@ def _naming_sources(plan: IngestPlan) -> Iterator[None]:
 
 
 def _ingest(plan: IngestPlan) -> IngestReport:
-    plan = _select_renamed(plan)
     layouts = _describe(plan)
     parts = [
         part
         for split, described in layouts.items()
         for part in divide(split, [d for layout in described for d in layout.descriptors], plan.dialect.part_bytes)
     ]
+    if plan.renamed:
+        plan = _select_renamed(plan, _input_names(plan, layouts, parts))
+        layouts = {split: [rename_layout(each, plan.renamed) for each in found] for split, found in layouts.items()}
     every = [layout for described in layouts.values() for layout in described]
     try:
         columns, written = _write(plan, parts, every)
@@ -87,19 +91,25 @@ def _ingest(plan: IngestPlan) -> IngestReport:
     return report
 
 
-def _select_renamed(plan: IngestPlan) -> IngestPlan:
+def _input_names(
+    plan: IngestPlan, layouts: Mapping[str, Sequence[FileLayout]], parts: Sequence[InputPart]
+) -> dict[str, None]:
+    """The columns of all files of the span, in order of first appearance; of JSON and TFRecord, those of all rows."""
+    names = dict.fromkeys(name for described in layouts.values() for layout in described for name in layout.names)
+    if names:
+        return names
+    survey = Survey(dialect=plan.dialect, known=frozenset(), reader=plan.reader)
+    for part in map_parts(plan, parts, partial(survey_part, survey=survey)):
+        if part.error is not None:
+            raise part.error
+        names |= dict.fromkeys(part.types)
+    return names
+
+
+def _select_renamed(plan: IngestPlan, names: Collection[str]) -> IngestPlan:
     """The plan with only the renamings that the input of this span needs; it may have the new names already."""
-    if not plan.renamed:
-        return plan
-    path = next(path for paths in plan.files.values() for path in paths)
-    fmt = _format(plan, path)
-    reader = reader_of(fmt, plan.reader)
-    layout = reader.describe(path, cast("Format", fmt), plan.dialect)
-    names = layout.names or tuple(reader.infer(layout.descriptors[0], plan.dialect, frozenset(), 1))
     return replace(
-        plan,
-        renamed=select_renamed(plan.renamed, names),
-        previous=rename_previous(plan.previous, plan.renamed),
+        plan, renamed=select_renamed(plan.renamed, names), previous=rename_previous(plan.previous, plan.renamed)
     )
 
 
@@ -137,7 +147,7 @@ def _describe(plan: IngestPlan) -> dict[str, list[FileLayout]]:
         for path in paths:
             fmt = _format(plan, path)
             # a reader of the user's own takes any name for its format
-            layout = reader_of(fmt, plan.reader, plan.renamed).describe(path, cast("Format", fmt), plan.dialect)
+            layout = reader_of(fmt, plan.reader).describe(path, cast("Format", fmt), plan.dialect)
             layouts[split].append(layout)
             if first is None:
                 first = (path, fmt, layout)
@@ -150,11 +160,11 @@ def _complete(layouts: dict[str, list[FileLayout]]) -> dict[str, list[FileLayout
     """The same with the columns that a file may lack, since the schema of another file has a default for them (Avro).
 
     Raises:
-        UnreadableInput: a file lacks a column for which there is no default.
+        UnreadableInput: a file lacks a column for which there is no default, or several.
     """
     every = [layout for described in layouts.values() for layout in described]
     first = every[0]
-    defaults = {name: default for layout in every for name, default in layout.defaults}
+    defaults = _agreed_defaults(every)
     for layout in every:
         odd = sorted(set(layout.names).symmetric_difference(first.names) - defaults.keys())
         if odd:
@@ -172,6 +182,26 @@ def _complete(layouts: dict[str, list[FileLayout]]) -> dict[str, list[FileLayout
     return {split: [complete(layout) for layout in described] for split, described in layouts.items()}
 
 
+def _agreed_defaults(layouts: Sequence[FileLayout]) -> dict[str, object]:
+    """The defaults of the columns that some files lack."""
+    found: dict[str, tuple[str, Any]] = {}
+    everywhere = set[str].intersection(*(set(layout.names) for layout in layouts))
+    for layout in layouts:
+        path = layout.descriptors[0].path
+        for name, default in cast("tuple[tuple[str, pa.Scalar[Any]], ...]", layout.defaults):
+            if name in everywhere:
+                continue
+            where, other = found.setdefault(name, (path, default))
+            one, two = other.as_py(), default.as_py()
+            if one != two and repr(one) != repr(two):  # NaN
+                lacks = next(each.descriptors[0].path for each in layouts if name not in each.names)
+                raise UnreadableInput(
+                    f"{lacks} lacks '{name}', whose default is {one!r} by the schema of {where} and {two!r} by that of "
+                    f"{path}. Write the file with the column."
+                )
+    return {name: default for name, (_, default) in found.items()}
+
+
 def _write(
     plan: IngestPlan, parts: Sequence[InputPart], layouts: Sequence[FileLayout]
 ) -> tuple[tuple[Column, ...], list[WrittenPart]]:
@@ -184,6 +214,7 @@ def _write(
             columns=columns,
             destination=plan.destination,
             rejects=plan.rejects,
+            asked=plan.asked,
             ratios=tuple((plan.ratios or {}).items()),
             split_key=plan.split_key,
             reader=plan.reader,

@@ -14,6 +14,7 @@ from spanwise.components.ingest.example_gen import (
     choose_splits,
     describe_examples,
     ingest_compared,
+    refuse_dropped_in_use,
 )
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.query import Query, span_of
@@ -22,7 +23,7 @@ from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, BeamSettings, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UsageError
+from spanwise.orchestrator.errors import ParameterError, SpanNotFound, UnreadableInput, UsageError
 from spanwise.orchestrator.fingerprint import digest
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
@@ -70,6 +71,7 @@ class QueryExampleGen(Component):
         check_given(self.name, given)
         check_connection(str(given["connection"]), f"{self.name}.connection")
         choose_splits(_INPUT, given["ratios"])
+        refuse_dropped_in_use(self.name, given)
         self._check_partitions()
         # nothing but a version tells whether the rows are still the same
         self.cache = self.cache and self._version is not None
@@ -134,8 +136,12 @@ class QueryExampleGen(Component):
             file=str(answer),
         )
         fingerprint = self._fetch(request, partitions, attempt, beam)
+        if version is not None:
+            self._refuse_other_version(connection, span, version)
         plan = IngestPlan(
             files={_INPUT[0]: (str(answer),)},
+            sources={str(answer): f"the answer of {self.name}.query"},
+            asked=True,
             destination=str(examples.path),
             ratios={split.name: split.weight for split in choose_splits(_INPUT, ratios)},
             split_key=tuple(split_key),
@@ -218,6 +224,16 @@ class QueryExampleGen(Component):
         if not isinstance(found, int):
             raise ParameterError(f"{self.name}.version_query gives {found!r}; a version is a whole number.")
         return found
+
+    def _refuse_other_version(self, connection: str, span: int, version: int) -> None:
+        """Refuses rows that may be those of another version: the number was read before them, and promises them."""
+        with connect(connection, self.name) as database:
+            now = self._version_of(database, span)
+        if now != version:
+            raise UnreadableInput(
+                f"{self.name}: the version of span {self.calendar.label(span)} was {version} before its rows were read "
+                f"and is {now} after, so nothing was ingested. Run again when it no longer changes."
+            )
 
     def _fetch(self, request: AnswerRequest, partitions: int, attempt: Attempt, beam: BeamSettings) -> str:
         """Writes the answer to the file of the request; returns the fingerprint of its rows, whatever their order."""

@@ -330,6 +330,8 @@ def test_a_path_may_begin_at_home(field, monkeypatch):
         ({"pattern": "a/{SPAN}", "ratios": {"train": 0}}, ParameterError, "weight 0"),
         ({"pattern": "a/{SPAN}", "bad_rows": "drop"}, ParameterError, "bad_rows"),
         ({"pattern": "a/{SPAN}", "format": "xml"}, ParameterError, "format"),
+        ({"pattern": "a/{SPAN}", "drop_columns": ["x"], "split_key": ["x"]}, ParameterError, "which split_key needs"),
+        ({"pattern": "a/{SPAN}", "drop_columns": ["x"], "types": {"x": "int64"}}, ParameterError, "is pinned in types"),
     ],
 )
 def test_what_is_wrong_is_told_when_the_pipeline_is_made(arguments, error, said):

@@ -357,6 +357,14 @@ def test_an_empty_list_or_a_missing_value_is_no_change(write, plan, before, rows
     assert report.columns == (("u", now),)
 
 
+def test_a_span_without_any_column_is_refused(write, plan):
+    """Its rows could not be counted any more."""
+    path = write("a.jsonl", '{"x": 1}\n')
+
+    with pytest.raises(ParameterError, match="drop_columns leaves out all that the input has: x"):
+        ingest(plan(path, dropped=("x",)))
+
+
 def test_a_missing_text_column_keeps_its_type(write, plan):
     """A day without a value in a column of text is a day of missing texts."""
     asked = plan(write("a.csv", "s,n\n,1\n,2\n"), previous=[("s", "string"), ("n", "int64")])

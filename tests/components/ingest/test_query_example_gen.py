@@ -217,6 +217,17 @@ def test_a_version_that_was_ingested_is_served_from_the_cache(database, asks):
     assert newer.reused is None
 
 
+def test_rows_of_a_version_that_changes_meanwhile_are_refused(sqlite, asks):
+    """The number is asked for before the rows and after them; only where it is the same are they of it."""
+    sqlite.do("CREATE TABLE rides (id bigint, at text)")
+    sqlite.do("INSERT INTO rides VALUES (1, '2013-01-05 10:00:00')")
+
+    refused = asks(version_query="SELECT abs(random())")
+
+    assert "before its rows were read and is" in refused.error
+    assert refused.outputs == {}
+
+
 def test_a_run_without_a_span_takes_the_newest_that_a_query_gives(database, asks):
     """The newest day of the table, as a date or as a text of one."""
     newest = "SELECT max(at) FROM rides"
@@ -239,6 +250,21 @@ def test_the_columns_are_compared_with_the_span_before(database, asks):
     failed = asks(query=ROWS.replace("*", "id, at, who"))
 
     assert "column 'fare' (double in the previous span) is missing" in failed.error
+
+
+def test_what_is_wrong_with_an_answer_is_to_be_changed_in_the_query(database, asks):
+    """No message names a parameter that files alone have, or the file in which the answer waits."""
+    asks(DAY - 1)
+
+    renamed = asks(query=ROWS.replace("*", "id, at, who, fare AS price"))
+    pinned = asks(types={"who": "int64"})
+
+    assert 'give it the old one in the query: "price" AS "fare". If it is gone for good, say so: QueryExampleGen(' in (
+        renamed.error
+    )
+    assert asks(query=ROWS.replace("*", 'id, at, who, fare AS "fare"')).error is None
+    assert "the answer of QueryExampleGen.query, line 2: column 'who'" in pinned.error
+    assert "Convert the value in the query, or leave such rows out there." in pinned.error
 
 
 def test_no_rows_are_an_error(database, asks):
@@ -559,6 +585,7 @@ def test_a_connection_that_cannot_be_made_is_told(asks, monkeypatch, variable, s
         ({"query": "SELECT @span_begin_timestamp", "calendar": "hour"}, "placeholders of TFX, which are of days"),
         ({"calendar": "fortnight"}, "calendar"),
         ({"ratios": {"train": 0}}, "weight 0"),
+        ({"split_key": ["id"], "drop_columns": ["id"]}, "drop_columns leaves out 'id', which split_key needs"),
         ({"partitions": 4}, "Name the key, a column of unique whole numbers: partition_by='id'"),
         ({"partition_by": "id", "partitions": 0}, "partitions is 0"),
         ({"partition_by": "id; DROP"}, "is the name of a column of the answer"),

@@ -159,6 +159,19 @@ def test_a_missing_field_without_a_default_is_an_error(ingested):
         ingested(avro([("n", "int")], [{"n": 1}]), avro([("n", "int"), ("k", "string")], [{"n": 1, "k": ""}]))
 
 
+def test_a_missing_field_with_two_defaults_is_an_error(ingested):
+    """Which of them a file of neither schema means cannot be known; they do not matter to files that have the field."""
+    old, one, other = (
+        avro([("n", "int")], [{"n": 1}]),
+        avro([("n", "int"), ("k", "int", 7)], [{"n": 2, "k": 0}]),
+        avro([("n", "int"), ("k", "int", 9)], [{"n": 3, "k": 0}]),
+    )
+
+    with pytest.raises(UnreadableInput, match=r"0\.avro lacks 'k', whose default is 7 .*1\.avro and 9 .*2\.avro"):
+        ingested(old, one, other)
+    assert ingested(one, other)[0].to_pylist() == [{"n": 2, "k": 0}, {"n": 3, "k": 0}]
+
+
 def test_types_that_do_not_meet_are_an_error(ingested):
     """A field that is text here and a number there is told with the file."""
     with pytest.raises(UnreadableInput, match=r"'n' is string in .*1\.avro and int32 in an earlier file"):
