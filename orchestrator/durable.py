@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def find_full_disk(error: BaseException | None) -> OSError | None:
+    """The error that said that a disk or a quota is full: this one, or one that it was raised from."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def put(path: Path, parts: Iterable[bytes | memoryview], *, draft: Path | None = None) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -16,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from spanwise.orchestrator import fingerprint, integrity, loose_ends, process, rendezvous
+from spanwise.orchestrator import durable, fingerprint, integrity, loose_ends, process, rendezvous
 from spanwise.orchestrator.artifact import Artifact, Examples, Model, missing_properties, normalize_draft
 from spanwise.orchestrator.checkpoints import Checkpoints
 from spanwise.orchestrator.component import Component
@@ -53,8 +55,8 @@ def run_job(pipeline: Pipeline, job: NodeJob, line: Connection, parent: int) -> 
     except BaseException as error:  # noqa: BLE001  the controller reports every error
         if os.getpid() == me:
             with contextlib.suppress(OSError):
-                line.send(("failed", _failure(error)))
-        _print_error(error)
+                line.send(("failed", _failure(error, job)))
+        _print_error(error, job)
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()
@@ -250,7 +252,9 @@ def _seal(node: str, name: str, draft: Artifact) -> Artifact:
     return ready.with_content(tree.digest, tree.size_bytes, tree.files)
 
 
-def _failure(error: BaseException) -> JobFailure:
+def _failure(error: BaseException, job: NodeJob) -> JobFailure:
+    if (full := _explain_full_disk(error, job)) is not None:
+        return JobFailure(message=full)
     if isinstance(error, SystemExit):
         return JobFailure(message=f"It called sys.exit({error.code!r}) before its work was done.")
     try:
@@ -266,6 +270,24 @@ def _failure(error: BaseException) -> JobFailure:
     return JobFailure(message=message, trace=trace, refused=isinstance(error, Refused))
 
 
+def _explain_full_disk(error: BaseException, job: NodeJob) -> str | None:
+    """What to do about a full disk, whichever library has met it; None of another error, or of one that says it."""
+    full = None if isinstance(error, SpanwiseError) else durable.find_full_disk(error)
+    if full is None:
+        return None
+    places = [Path(job.scratch).parent, Path(os.environ.get("TMPDIR") or "/tmp")]  # noqa: S108
+    what = "the node could not write what it makes"
+    if isinstance(full.filename, str | bytes):
+        file = Path(os.fsdecode(full.filename)).absolute()
+        what = f"{file} could not be written"
+        home = next(folder for folder in file.parents if folder.is_dir())
+        # the folder of the file may go with the failure
+        places = [place for place in (*places, home) if place.is_dir() and place.stat().st_dev == home.stat().st_dev]
+    disks = {place.stat().st_dev: shlex.quote(str(place)) for place in reversed(places) if place.is_dir()}
+    quota = " or a quota" if full.errno == errno.EDQUOT else ""
+    return f"A disk{quota} is full: {what}. Free some space, then run it again:  df -h {' '.join(disks.values())}"
+
+
 def _user_lines(error: BaseException) -> str:
     """The traceback without our own frames around the user's code."""
     return "".join(traceback.format_list(_their_frames(error, traceback.extract_tb(error.__traceback__)))).rstrip()
@@ -276,9 +298,12 @@ def _their_frames(error: BaseException, frames: traceback.StackSummary) -> list[
     return without_our_frames_around(frames) if isinstance(error, SpanwiseError) else without_our_frames(frames)
 
 
-def _print_error(error: BaseException) -> None:
+def _print_error(error: BaseException, job: NodeJob) -> None:
     """Prints to the log of the node: the message of an expected error, else a traceback from the user's code on."""
     try:
+        if (full := _explain_full_disk(error, job)) is not None:
+            sys.stderr.write(f"{full}\n")
+            return
         report = traceback.TracebackException.from_exception(error)
         theirs = _their_frames(error, report.stack)
         if isinstance(error, RunError) or (isinstance(error, SpanwiseError) and not theirs):

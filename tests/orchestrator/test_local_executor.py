@@ -1,6 +1,7 @@
 """Executors: what becomes of work in a process of its own, whatever the work does to it."""
 
 import contextlib
+import errno
 import gc
 import gzip
 import multiprocessing
@@ -130,6 +131,14 @@ def sets_past_the_check(tally, attempt):
 
 def sets_an_unknown(tally, attempt):
     tally.row = 3
+
+
+def fills_the_disk(tally, attempt):
+    raise OSError(errno.ENOSPC, "No space left on device", str(tally.path / "rows"))
+
+
+def fills_the_disk_of_a_library(tally, attempt):
+    raise RuntimeError("could not encode the rows") from OSError(errno.ENOSPC, "Error writing bytes to file")
 
 
 def sets_nothing(tally, attempt):
@@ -264,6 +273,21 @@ def test_a_failure_says_what_happened(bench, how, message):
 
     assert ended.failure.message == message
     assert ended.outputs is None
+
+
+@pytest.mark.parametrize(
+    ("how", "what"), [("fills_the_disk", "/rows could not be"), ("fills_the_disk_of_a_library", "the node could not")]
+)
+def test_a_full_disk_is_called_so(bench, how, what):
+    """Whichever library has met it, it is one sentence with a command that works, in the log too."""
+    ended = done(bench, how)
+
+    message, command = ended.failure.message.split(". Free some space, then run it again:  ")
+    assert message.startswith("A disk is full: ")
+    assert what in message
+    assert subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL).returncode == 0
+    assert (bench.root / "log").read_text().splitlines()[-1] == ended.failure.message
+    assert ended.failure.trace == ""
 
 
 def test_garbage_of_the_controller_does_not_hold_up_a_node(tmp_path):
