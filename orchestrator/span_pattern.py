@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -108,6 +108,20 @@ class SpanPattern:
         read = {name: int(text) for name, text in found.groupdict().items()}
         span = read.get("SPAN", 0) if self.calendar is Calendar.NUMBER else self.calendar.read_date(read)
         return None if span is None else (span, read.get("VERSION"))
+
+    def may_hold(self, folder: str, depth: int, is_wanted: Callable[[int], bool]) -> bool:
+        """Whether a folder that matches the first `depth` names of the pattern may have files of a wanted span."""
+        names = "/".join(self.text.split("/")[:depth])  # no placeholder and no wildcard has a slash in it
+        found = SpanPattern(names, tuple(_parts(names)))._regex.fullmatch(folder) if names else None  # noqa: SLF001
+        if found is None:
+            return not names
+        read = {name: int(text) for name, text in found.groupdict().items()}
+        if self.calendar is Calendar.NUMBER:
+            return is_wanted(read["SPAN"]) if "SPAN" in read else True
+        if not set(self.calendar.date_parts) <= read.keys():
+            return True
+        span = self.calendar.read_date(read)
+        return span is not None and is_wanted(span)
 
     def fill(self, path: str) -> str:
         """The pattern with its placeholders replaced by the text in `path`, with its padding: `span02/v1/*`.

@@ -16,7 +16,13 @@ from spanwise.components.ingest.fingerprint import fingerprint as fingerprint_of
 from spanwise.components.ingest.fingerprint import stamp as stamp_of
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers.custom import FunctionReader, RowReader
-from spanwise.components.ingest.source_files import Revision, SourceFiles, copy_objects, newest_object_span
+from spanwise.components.ingest.source_files import (
+    Revision,
+    SourceFiles,
+    copy_objects,
+    find_unreadable,
+    newest_object_span,
+)
 from spanwise.components.ingest.splits import HashSplit, output_splits, split_names
 from spanwise.components.ingest.swapped import refuse_swapped
 from spanwise.orchestrator.artifact import Examples, Rejects
@@ -114,6 +120,13 @@ class ExampleGen(Component):
             raise SpanNotFound(f"{error}{_relative_hint(self._patterns)}") from error
         _refuse_irregular(self.name, block.files)
         label = block.calendar.label(block.span)
+        for pattern in self._patterns.values():
+            for folder, why in find_unreadable(pattern, asked, block.span):
+                raise UnreadableInput(
+                    f"{self.name}: the folder {folder} matches the pattern and cannot be read ({why}), so it is not "
+                    f"known whether it has files of span {label}{' or a newer one' if asked is None else ''}. Let this "
+                    "user read it, or move it away."
+                )
         if folders := list(_matching_folders(self._patterns, block)):
             log.warning(
                 "folders-skipped", extra={"node": self.name, "span": label, "count": len(folders), "first": folders[0]}
@@ -322,6 +335,10 @@ def _refuse_irregular(node: str, files: Mapping[str, Sequence[str]]) -> None:
             what = "a link to nothing" if Path(path).is_symlink() else "not a regular file (a pipe, socket or device)"
             raise UnreadableInput(
                 f"{node}: {path} matches the pattern and is {what}. Restore its file, or move it out of the span."
+            )
+        if not path.isascii() and path != path.encode(errors="replace").decode():
+            raise UnreadableInput(
+                f"{node}: the name of {path.encode(errors='backslashreplace').decode()} is not UTF-8. Rename the file."
             )
         if _UNFINISHED in Path(path).parts:
             raise UnreadableInput(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from spanwise.orchestrator.span_pattern import SpanPattern
@@ -48,6 +49,37 @@ class SourceFiles:
         except OSError:
             return 0, 0
         return found.st_size, found.st_mtime_ns
+
+
+def find_unreadable(pattern: SpanPattern, asked: int | None, chosen: int) -> Iterator[tuple[str, str]]:
+    """Folders that may have files of a span and cannot be read, which a listing passes over without a word; and why.
+
+    They are those of the chosen span; where none was asked for, those of newer spans too.
+    """
+    if is_readable_url(pattern.text):
+        return
+    names = pattern.glob(asked if pattern.has_span else None).split("/")
+    for depth in range(1, len(names)):
+        if not glob.has_magic("/".join(names[: depth + 1])):
+            continue  # what is named in full is not listed
+        for folder in glob.iglob("/".join(names[:depth]) or "/", recursive=True):  # noqa: PTH207  as above
+            why = _why_unreadable(folder, names[depth])
+            if why and pattern.may_hold(folder, depth, lambda s: s == chosen or (asked is None and s > chosen)):
+                yield folder, why
+
+
+def _why_unreadable(folder: str, name: str) -> str | None:
+    """Why it is not known what of this name a folder has; None if it is known, or if it is no folder."""
+    try:
+        if glob.has_magic(name):
+            os.scandir(folder).close()
+        else:
+            Path(folder, name).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def newest_object_span(patterns: Mapping[str, SpanPattern], source: SourceFiles) -> int | None:

@@ -1,5 +1,6 @@
 """ExampleGen: one span a run at its newest version, compared with the span before, and not ingested twice."""
 
+import errno
 import importlib
 import json
 import logging
@@ -391,6 +392,44 @@ def test_a_link_to_nothing_stops_the_run(field):
     error = field.ingest().error
 
     assert f"{field.data}/1/v1/b.csv matches the pattern and is a link to nothing." in error
+
+
+@pytest.mark.parametrize(
+    ("locked", "span", "refused"),
+    [
+        ("2/v1/b", 2, True),
+        ("2/v1/b", 1, False),
+        ("3", None, True),
+        ("3", 2, False),
+        ("1", None, False),
+        ("lost+found", None, False),
+    ],
+)
+def test_a_folder_that_cannot_be_read_stops_the_run(field, monkeypatch, locked, span, refused):
+    """A listing passes over it without a word: rows, or the newest span, would be missing."""
+    for name in ("1/v1/a/x.csv", "2/v1/a/x.csv", "2/v1/b/x.csv", "3/v1/a/x.csv", "lost+found/v1/a/x.csv"):
+        if not (name.startswith("3") and locked != "3"):
+            field.arrive(name, "x", "1")
+    scandir = os.scandir
+
+    def guarded(folder="."):
+        if str(folder) == str(field.data / locked):
+            raise PermissionError(errno.EACCES, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    ended = field.ingest(span, pattern="{SPAN}/v{VERSION}/*/*.csv")
+
+    assert (f"{locked} matches the pattern and cannot be read (Permission denied)" in (ended.error or "")) is refused
+    assert (ended.error is None) is not refused
+
+
+def test_a_name_that_is_not_utf_8_stops_the_run(field):
+    """No reader could open the file."""
+    field.arrive("1/v1/a.csv", "x", "1")
+    (field.data / "1/v1/a.csv").rename(os.fsdecode(os.fsencode(field.data) + b"/1/v1/\xff.csv"))
+
+    assert r"1/v1/\udcff.csv is not UTF-8. Rename the file." in field.ingest().error
 
 
 def test_a_pipe_among_the_files_stops_the_run(field):
