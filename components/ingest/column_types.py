@@ -23,9 +23,9 @@ import pyarrow as pa
 from spanwise.components.ingest.part import InputPart, Survey, map_parts, survey_part
 from spanwise.components.ingest.readers import reader_of
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, SpanwiseError, UnreadableInput
+from spanwise.pipelines.input.known_types import fill_nulls
 from spanwise.pipelines.input.readers.column import Column, is_single, join_all
 from spanwise.pipelines.input.readers.columns import (
-    fill_nulls,
     joined_type_error,
     lacking_fields,
     pinned_types,

@@ -36,6 +36,7 @@ from spanwise.orchestrator.signature import Attempt, Output
 from spanwise.orchestrator.span import SpanFiles, choose, list_spans
 from spanwise.orchestrator.span_pattern import Placeholder, SpanPattern, Wildcard
 from spanwise.orchestrator.storage import is_readable_url, is_web_url, refuse_url
+from spanwise.orchestrator.verdict import find_standing
 from spanwise.pipelines.input.readers.descriptor import Dialect, Format
 
 if TYPE_CHECKING:
@@ -360,8 +361,9 @@ def _matching_folders(patterns: Mapping[str, SpanPattern], block: SpanFiles) -> 
 def choose_comparison(past: History, span: int, version: int | None, digest: str | None) -> dict[str, object]:
     """The columns that the block's are compared with, and whether it must have all of them or agree on those it has.
 
-    They are those of the span before. The oldest span is compared with the one after it, of which it may lack
-    columns that came later. What was ingested before is compared with what it was compared with then: else the
+    They are those of the span before, leaving out those that a gate or a person has refused: what is wrong with one
+    span must not be asked of the next. The oldest span is compared with the one after it, of which it may lack columns
+    that came later. What was ingested before is compared with what it was compared with then: else the
     arrival of other spans would make unchanged files a new artifact, or an error. `digest` is that of the input; None
     where it is not known beforehand, and then the version alone tells.
     """
@@ -370,11 +372,17 @@ def choose_comparison(past: History, span: int, version: int | None, digest: str
             then = past.store.producer(known).parameters
             if "previous" in then and "compare" in then:
                 return {"previous": json.loads(then["previous"]), "compare": json.loads(then["compare"])}
-    below = next(past.spans(below=span), None)
+    below = next((other for other in past.spans(below=span) if not _is_refused(past, other)), None)
     if below is not None:
         return {"previous": _columns(past, below), "compare": "all"}
-    above = min(itertools.takewhile(lambda other: other > span, past.spans()), default=None)
+    after = itertools.takewhile(lambda other: other > span, past.spans())
+    above = next((other for other in reversed([*after]) if not _is_refused(past, other)), None)
     return {"previous": None if above is None else _columns(past, above), "compare": "shared"}
+
+
+def _is_refused(past: History, span: int) -> bool:
+    newest = past.newest_version(span)
+    return newest is not None and find_standing(past.store, "accepted", newest, as_of=past.as_of).refusal() is not None
 
 
 def _columns(past: History, span: int) -> object:

@@ -20,7 +20,7 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Examples
 from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from spanwise.orchestrator.errors import ColumnsChanged, UnreadableInput
-from spanwise.pipelines.input.readers.columns import agree
+from spanwise.pipelines.input.known_types import agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -145,7 +145,7 @@ def unify_schemas(
     """
     import pyarrow as pa
 
-    from spanwise.pipelines.input.readers.columns import agree
+    from spanwise.pipelines.input.known_types import agree
 
     found: dict[str, tuple[pa.DataType, str]] = {}
     for name, schema in schemas:
@@ -167,7 +167,7 @@ def refuse_other_columns(path: str, now: pa.Schema, schema: pa.Schema, had: Cont
     Raises:
         UnreadableInput: names the file and the column.
     """
-    from spanwise.pipelines.input.readers.columns import fill_nulls
+    from spanwise.pipelines.input.known_types import fill_nulls
 
     for field in schema:
         at = now.get_field_index(field.name)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from spanwise import Gate, Input, Refused
 from spanwise.components import Dialect, ExampleGen
 from spanwise.orchestrator import Calendar, Examples, ParameterError, PatternError, Run, UnreadableInput
 from tests.components.flow import Bench, only
@@ -242,6 +243,42 @@ def test_the_arrival_of_other_spans_does_not_make_an_old_one_new(field):
     field.ingest(1)
 
     assert field.ingest(2).reused == second.id
+
+
+class Junkless(Gate):
+    """Refuses a day with a column of junk."""
+
+    def run(self, examples: Input[Examples]) -> None:
+        if "junk" in examples.columns:
+            raise Refused("junk")
+
+
+def test_a_refused_span_says_nothing_about_the_columns_of_the_next(field):
+    """They are compared with the last one that was not refused, whether it lies before or after."""
+
+    def judged(span):
+        ingest = ExampleGen(pattern=f"{field.data}/{{SPAN}}/*.csv")
+        return field.bench.run(ingest, Junkless(examples=ingest["examples"]), span=span).executions["ExampleGen"]
+
+    field.arrive("1/a.csv", "x,junk", "1,a")
+    field.arrive("2/a.csv", "x,y", "1.5,1")
+    field.arrive("3/a.csv", "x,y,junk", "text,2,b")
+    field.arrive("4/a.csv", "x,y", "7,3")
+    field.arrive("0/a.csv", "x,y", "8,4")
+    found = [judged(span) for span in (2, 1, 3, 4, 0)]
+
+    assert [(e.error or "")[:60] for e in found] == [
+        "",
+        "",
+        "column 'x' was double in the previous span and is string now",
+        "",
+        "",
+    ]
+    field.arrive("3/a.csv", "x,y,junk", "5,2,b")
+    judged(3)
+    field.arrive("4/a.csv", "x,y", "9,3")
+    assert properties(judged(4))["columns"] == {"x": "double", "y": "int64"}
+    assert properties(found[4])["columns"] == {"x": "double", "y": "int64"}
 
 
 def test_dated_patterns_count_days(field):
