@@ -57,10 +57,16 @@ def current_of_spans(
 ) -> dict[int, list[Artifact]]:
     """The same of each of many spans."""
     found = store.of_spans(address, spans)
-    for span, published in found.items():
-        if len(published) > 1:  # one alone is current
-            found[span] = [*current_first(store, f"{address}/{span}", reversed(published), as_of=as_of)][::-1]
+    several = {f"{address}/{span}": span for span, published in found.items() if len(published) > 1}
+    for place in find_renewed(store, several):
+        span = several[place]
+        found[span] = [*current_first(store, place, reversed(found[span]), as_of=as_of)][::-1]
     return found
+
+
+def find_renewed(store: Store, places: Iterable[str]) -> set[str]:
+    """The places among these that have renewals. At all others, what was published last is current."""
+    return {name.rpartition("#")[0] for name in store.find_claims(RENEWED, [f"{place}#1" for place in places])}
 
 
 def renewals_of(store: Store, reused: Iterable[Artifact]) -> list[Claim]:

@@ -161,8 +161,11 @@ class Store(Protocol):
             NotRecorded: there is no run of that number; the message says which there are.
         """
 
-    def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
-        """Yields the runs with a number below `before`, newest first; read no more than you need."""
+    def runs(self, pipeline: str, *, before: int | None = None, limit: int | None = None) -> Iterator[Run]:
+        """Yields the runs with a number below `before`, newest first; read no more than you need.
+
+        With `limit`, at most so many, which are read at once.
+        """
 
     def latest_runs(self, limit: int) -> dict[str, list[Run]]:
         """The last runs of every pipeline, by its name, newest first; a few queries, however many pipelines there are.
@@ -348,9 +351,9 @@ class MemoryStore:
             raise NotRecorded(format_no_such_run(pipeline, number, len(runs)))
         return runs[number - 1]
 
-    def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
+    def runs(self, pipeline: str, *, before: int | None = None, limit: int | None = None) -> Iterator[Run]:
         runs = self._runs.get(pipeline, [])
-        yield from reversed(runs if before is None else runs[: max(before - 1, 0)])
+        yield from itertools.islice(reversed(runs if before is None else runs[: max(before - 1, 0)]), limit)
 
     def latest_runs(self, limit: int) -> dict[str, list[Run]]:
         return {name: list(itertools.islice(self.runs(name), limit)) for name in self.pipelines()}

@@ -10,7 +10,7 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.errors import StoreError
 from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import Proto, StoreConnection
-from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow
+from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow
 from spanwise.orchestrator.mlmd.text import Stored
 from spanwise.orchestrator.store import find_last
 
@@ -87,6 +87,8 @@ def _context_row(message: Proto) -> ContextRow:
 
 def _artifact_row(message: Proto) -> ArtifactRow:
     typed, custom = _values(message.properties), _values(message.custom_properties)
+    for name in READ_BY_OTHERS:
+        custom.pop(name, None)
     return ArtifactRow(message.id, message.type, message.name, message.uri, typed, custom)
 
 

@@ -19,9 +19,6 @@ N = TypeVar("N", ContextRow, ArtifactRow, ExecutionRow)
 _MOST_IDS = 2000
 """The ids in one query; each is a part of one SQL statement."""
 
-_DOUBLINGS = 31  # numbers are of 32 bits
-_SPREAD = 32
-
 Find = Callable[[Sequence[str]], Mapping[str, T]]
 """What exists among these names, by name."""
 
@@ -70,21 +67,6 @@ def find_last_numbers(known: Mapping[str, int], find: Find[T]) -> dict[str, int]
         there = find([f"{place}/{middle[place]}" for place in left])
         for place in left:
             (low if f"{place}/{middle[place]}" in there else high)[place] = middle[place]
-    return low
-
-
-def find_last_number(seen: int, exist: Callable[[Sequence[int]], Collection[int]]) -> int:
-    """The highest number that exists, where all up to it do, and `seen` does or is 0.
-
-    Asks about all powers of two at once, then about evenly spread numbers: three questions where there are hundreds.
-    """
-    steps = [2**power for power in range(_DOUBLINGS)]
-    low = seen + max((n - seen for n in exist([seen + step for step in steps])), default=0)
-    high = seen + max(2 * (low - seen), 1)  # does not exist
-    while high - low > 1:
-        asked = range(low + 1, high, -(-(high - low - 1) // _SPREAD))
-        low = max(exist(asked), default=low)
-        high = min((n for n in asked if n > low), default=high)
     return low
 
 

@@ -16,7 +16,7 @@ from ml_metadata.proto import metadata_store_pb2
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.errors import StoreError
 from spanwise.orchestrator.mlmd.places import Places
-from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow
+from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow
 from spanwise.orchestrator.mlmd.text import Stored, decode, encode, fits_an_integer, is_storable
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim, SpanSummary
@@ -46,10 +46,8 @@ _STATES = {
 }
 _STATE_OF = {number: state for state, number in _STATES.items()}
 
-_READ_BY_OTHERS = frozenset({"name", "pipeline_name", "producer_component"})
-"""The custom properties by which TFX's tools tell artifacts apart. An artifact's own of such a name gets a prefix."""
-
 _OWN = "own:"
+"""The prefix of an artifact's own properties that have a name of `READ_BY_OTHERS`."""
 
 _FACTS = frozenset({"content", "files", "size_bytes", "created", "producer"})
 """The typed properties of an artifact that are not properties of ours."""
@@ -321,8 +319,7 @@ def artifact_of(row: ArtifactRow, where: Places) -> Artifact:
     if "split_names" in properties:
         properties["split_names"] = decode(f"json:{row.typed['split_names']}")
     for name, kept in row.custom.items():
-        if name not in _READ_BY_OTHERS:
-            properties[name.removeprefix(_OWN)] = decode(kept)
+        properties[name.removeprefix(_OWN)] = decode(kept)
     facts: Mapping[str, Any] = row.typed
     return Artifact(
         where.resolve(row.uri),
@@ -387,7 +384,7 @@ def _fill(properties: Proto, values: Mapping[str, Value]) -> None:
 
 
 def _escape(name: str) -> str:
-    return f"{_OWN}{name}" if name in _READ_BY_OTHERS or name.startswith(_OWN) else name
+    return f"{_OWN}{name}" if name in READ_BY_OTHERS or name.startswith(_OWN) else name
 
 
 def _read(properties: Mapping[str, Stored]) -> dict[str, Value]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 
-from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import DatabaseServer
 from spanwise.orchestrator.mlmd.postgresql import ReadSession
 from spanwise.orchestrator.mlmd.rows import ContextRow, ExecutionRow, Reader
-from spanwise.orchestrator.mlmd.sql_reader import INPUT, SqlDialect, SqlReader, check_version
+from spanwise.orchestrator.mlmd.sql_reader import INPUT, OF_OURS, SqlDialect, SqlReader, check_version
 from spanwise.orchestrator.mlmd.sql_session import QueryRefused, SqlSession
 
 # Several rows make one record, so the server makes JSON of them. A null value is one of a kind that we do not write.
@@ -26,7 +25,7 @@ _CONTEXTS = f"""SELECT json_build_array(c.id, c.type_id, c.name, p.custom) FROM 
     LATERAL (SELECT {_CUSTOM} FROM contextproperty p WHERE p.context_id = c.id) p WHERE """  # noqa: S608
 _ARTIFACTS = f"""SELECT json_build_array(a.id, t.name, coalesce(a.name, ''), coalesce(a.uri, ''), p.typed, p.custom)
     FROM artifact a JOIN type t ON t.id = a.type_id,
-    LATERAL (SELECT {_TYPED}, {_CUSTOM} FROM artifactproperty p WHERE p.artifact_id = a.id) p WHERE """  # noqa: S608
+    LATERAL (SELECT {_TYPED}, {_CUSTOM} FROM artifactproperty p WHERE p.artifact_id = a.id AND {OF_OURS}) p WHERE """  # noqa: S608
 _EXECUTIONS = f"""SELECT json_build_array(
     e.id, e.type_id, t.name, coalesce(e.name, ''), coalesce(e.last_known_state, 0), p.typed, p.custom)
     FROM execution e JOIN type t ON t.id = e.type_id,
@@ -43,7 +42,11 @@ _IDS = "= ANY(ARRAY(SELECT json_array_elements_text($1::json)::int))"
 _OF_TYPE = """c.type_id = (SELECT min(t.id) FROM type t WHERE t.type_kind = 2 AND coalesce(t.version, '') = ''
     AND t.name = $1::json ->> 0)"""
 _AMONG = "= ANY(ARRAY(SELECT json_array_elements_text($1::json -> 1)))"
-_EXISTING = f"SELECT to_json(c.name) FROM context c WHERE {_OF_TYPE} AND c.name {_AMONG}"  # noqa: S608
+_LAST = f"""WITH RECURSIVE step (last, size) AS (
+    SELECT ($1::json ->> 2)::bigint, 1 << 30
+    UNION ALL SELECT last + CASE WHEN EXISTS (SELECT FROM context c WHERE {_OF_TYPE}
+        AND c.name = ($1::json ->> 1) || (last + size)) THEN size ELSE 0 END, size / 2 FROM step WHERE size > 0)
+    SELECT to_json(max(last)) FROM step"""  # noqa: S608
 _IN_CONTEXT = "e.id = ANY(ARRAY(SELECT s.execution_id FROM association s WHERE s.context_id = ($1::json ->> 0)::int))"
 _NEWEST = """e.id = (SELECT max(s.execution_id) FROM association s WHERE s.context_id = ($1::json ->> 0)::int)"""
 _VERSION = "SELECT json_build_array(schema_version, pg_is_in_recovery(), $1::json) FROM mlmdenv"
@@ -79,17 +82,8 @@ class PostgresqlReader(SqlReader):
         return self._otherwise.context(kind, name) if found is None else next(iter(found), None)
 
     def last_numbered(self, kind: str, prefix: str, seen: int) -> int:
-        lost = False
-
-        def exist(numbers: Sequence[int]) -> Collection[int]:
-            nonlocal lost
-            names = {f"{prefix}{number}": number for number in numbers}
-            found = None if lost else self._ask(_EXISTING, [kind, list(names)])
-            lost = found is None
-            return [names[name] for name in found or ()]
-
-        last = batches.find_last_number(seen, exist)
-        return self._otherwise.last_numbered(kind, prefix, seen) if lost else last
+        found = self._ask(_LAST, [kind, prefix, seen])
+        return self._otherwise.last_numbered(kind, prefix, seen) if found is None else int(found[0])
 
     def contexts_of_type(self, kind: str) -> list[ContextRow]:
         found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE}", [kind])

@@ -7,6 +7,9 @@ from typing import NamedTuple, Protocol
 
 from spanwise.orchestrator.mlmd.text import Stored
 
+READ_BY_OTHERS = ("name", "pipeline_name", "producer_component")
+"""The custom properties by which TFX's tools tell artifacts apart, a third of all; we read none of them."""
+
 
 class ContextRow(NamedTuple):
     """A context, without the typed properties, which only other programs read."""
@@ -25,7 +28,7 @@ class ArtifactRow(NamedTuple):
     name: str
     uri: str
     typed: Mapping[str, Stored]  #: the properties that its type declares
-    custom: Mapping[str, Stored]
+    custom: Mapping[str, Stored]  #: those of `READ_BY_OTHERS` are left out
 
 
 class ExecutionRow(NamedTuple):

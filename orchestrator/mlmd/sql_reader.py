@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
-from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
+from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
 from spanwise.orchestrator.mlmd.sql_session import NotReadable, QueryRefused, SqlSession, TableLocked
 
 R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow)
@@ -32,6 +32,9 @@ RETRY_S = 60.0
 
 INPUT = 3
 """The type of the event of an artifact that was read."""
+
+OF_OURS = f"NOT (p.is_custom_property AND p.name IN {READ_BY_OTHERS})"
+"""Of the properties `p` of an artifact, those that are read."""
 
 log = logging.getLogger("spanwise.metadata")
 

@@ -7,7 +7,7 @@ import contextlib
 from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import SqliteFile
 from spanwise.orchestrator.mlmd.rows import Reader
-from spanwise.orchestrator.mlmd.sql_reader import INPUT, SqlDialect, SqlReader, check_version
+from spanwise.orchestrator.mlmd.sql_reader import INPUT, OF_OURS, SqlDialect, SqlReader, check_version
 from spanwise.orchestrator.mlmd.sql_session import NotReadable, QueryRefused, SqlSession
 from spanwise.orchestrator.mlmd.sqlite import FileSession
 
@@ -30,7 +30,7 @@ _DIALECT = SqlDialect(
         (SELECT json_array({_CUSTOM}) FROM ContextProperty p WHERE p.context_id = c.id)
         FROM Context c WHERE""",  # noqa: S608
     artifacts=f"""SELECT json_array(a.id, t.name, coalesce(a.name, ''), coalesce(a.uri, '')),
-        (SELECT json_array({_TYPED}, {_CUSTOM}) FROM ArtifactProperty p WHERE p.artifact_id = a.id)
+        (SELECT json_array({_TYPED}, {_CUSTOM}) FROM ArtifactProperty p WHERE p.artifact_id = a.id AND {OF_OURS})
         FROM Artifact a JOIN Type t ON t.id = a.type_id WHERE""",  # noqa: S608
     executions=f"""SELECT
         json_array(e.id, e.type_id, t.name, coalesce(e.name, ''), coalesce(e.last_known_state, 0)),

@@ -155,11 +155,11 @@ class MlmdStore:
     def run(self, pipeline: str, number: int) -> Run:
         return layout.run_of(self._run_context(pipeline, number), self._places)
 
-    def runs(self, pipeline: str, *, before: int | None = None) -> Iterator[Run]:
+    def runs(self, pipeline: str, *, before: int | None = None, limit: int | None = None) -> Iterator[Run]:
         newest = self._last_run(pipeline)
         if before is not None:
             newest = min(newest, before - 1)
-        for context in self._read_descending(self._reader.contexts, pipeline, newest):
+        for context in self._read_descending(self._reader.contexts, pipeline, newest, limit):
             yield layout.run_of(context, self._places)
 
     def latest_runs(self, limit: int) -> dict[str, list[Run]]:
@@ -467,13 +467,15 @@ class MlmdStore:
         self._last_numbers[place] = seen + further
         return seen + further
 
-    def _read_descending(self, read: Callable[[Sequence[str]], list[N]], place: str, newest: int) -> Iterator[N]:
-        """Yields the rows numbered at a place, from `newest` down to 1."""
-        for offsets in batches.grow_ranges(0):
+    def _read_descending(
+        self, read: Callable[[Sequence[str]], list[N]], place: str, newest: int, limit: int | None = None
+    ) -> Iterator[N]:
+        """Yields the rows numbered at a place, from `newest` down to 1, or `limit` of them."""
+        for offsets in batches.grow_ranges(0) if limit is None else [range(limit)]:
             names = [f"{place}/{newest - offset}" for offset in offsets if offset < newest]
             if not names:
                 return
-            found = {row.name: row for row in read(names)}
+            found = batches.read_named(read, names)
             yield from (found[name] for name in names if name in found)
 
 

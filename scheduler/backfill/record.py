@@ -58,7 +58,7 @@ TRAIN = None
 def record_backfill(store: Store, backfill: Backfill) -> Backfill:
     """Records a new backfill, with the next number of its pipeline."""
     while True:
-        numbered = replace(backfill, number=_newest(store, backfill.pipeline) + 1)
+        numbered = replace(backfill, number=newest_backfill(store, backfill.pipeline) + 1)
         try:
             store.claim(_claim(numbered))
         except AlreadyClaimed:
@@ -81,10 +81,10 @@ def find_backfill(store: Store, reference: str) -> Backfill:
     """
     pipeline, slash, number = reference.rpartition("/")
     if not slash:
-        pipeline, number = reference, str(_newest(store, reference))
+        pipeline, number = reference, str(newest_backfill(store, reference))
     claim = store.find_claim("backfill", f"{pipeline}#{number}")
     if claim is None:
-        newest = _newest(store, pipeline)
+        newest = newest_backfill(store, pipeline)
         known = f"its backfills are 1 to {newest}" if newest else f"{pipeline!r} was never backfilled here"
         raise NotRecorded(f"There is no backfill {reference}; {known}.")
     return _read(pipeline, int(number), claim.facts)
@@ -101,7 +101,8 @@ def backfill_runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
     return found
 
 
-def _newest(store: Store, pipeline: str) -> int:
+def newest_backfill(store: Store, pipeline: str) -> int:
+    """The number of the newest backfill of a pipeline; 0 if there is none."""
     return store.last_claim("backfill", f"{pipeline}#")
 
 

@@ -33,12 +33,12 @@ from spanwise.orchestrator.collection import (
 )
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import histories_of
-from spanwise.orchestrator.errors import Held, NotRecorded, ResolutionError, RunError, StorageError, UsageError
+from spanwise.orchestrator.errors import Held, ResolutionError, RunError, StorageError, UsageError
 from spanwise.orchestrator.generation import LOOK_BACK
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
-from spanwise.orchestrator.renewal import current_first, place_of
+from spanwise.orchestrator.renewal import current_first, find_renewed, place_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver, WantedSpan
@@ -183,7 +183,7 @@ def _many_objects() -> Iterator[None]:
 
 def _newest_runs(store: Store, pipeline: str) -> list[Run]:
     """Those that a partial run may be based on, newest first."""
-    return list(itertools.islice(store.runs(pipeline), LOOK_BACK))
+    return list(store.runs(pipeline, limit=LOOK_BACK))
 
 
 def find_uses(store: Store, runs: Sequence[Run], loaded: Loaded | None = None) -> dict[int, list[str]]:
@@ -225,12 +225,11 @@ def _add_uses(uses: dict[int, dict[str, None]], execution: Execution, where: str
 
 
 def _unfinished_backfills(store: Store, pipeline: str) -> Iterator[record.Backfill]:
-    with suppress(NotRecorded):
-        newest = record.find_backfill(store, pipeline).number
-        for number in range(newest, max(newest - _BACKFILLS, 0), -1):
-            backfill = record.find_backfill(store, f"{pipeline}/{number}")
-            if backfill.stage is not BackfillStage.COMPLETE:
-                yield backfill
+    newest = record.newest_backfill(store, pipeline)
+    for number in range(newest, max(newest - _BACKFILLS, 0), -1):
+        backfill = record.find_backfill(store, f"{pipeline}/{number}")
+        if backfill.stage is not BackfillStage.COMPLETE:
+            yield backfill
 
 
 def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[Artifact, str]]:
@@ -277,18 +276,13 @@ def _decide(
 def _current_last(store: Store, artifacts: Iterable[Artifact]) -> list[Artifact]:
     """The artifacts by place, and at each place in the order in which they became current."""
     places: dict[str, list[Artifact]] = defaultdict(list)
-    for artifact in artifacts:
+    for artifact in sorted(artifacts, key=lambda artifact: artifact.id):
         places[place_of(artifact)].append(artifact)
-    ordered: list[Artifact] = []
-    for place, found in places.items():
-        if len(found) == 1:
-            ordered += found
-            continue
-        found.sort(key=lambda artifact: artifact.id, reverse=True)
-        known = {artifact.id for artifact in found}
-        current = current_first(store, place, found)
-        ordered += reversed([artifact for artifact in current if artifact.id in known])
-    return ordered
+    for place in find_renewed(store, [place for place, found in places.items() if len(found) > 1]):
+        known = {artifact.id for artifact in places[place]}
+        current = [*current_first(store, place, reversed(places[place]))]
+        places[place] = [artifact for artifact in reversed(current) if artifact.id in known]
+    return [*itertools.chain(*places.values())]
 
 
 def _marks(context: CollectionContext, artifacts: Sequence[Artifact]) -> dict[int, list[str]]:

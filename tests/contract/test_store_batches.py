@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import Address, Claim, summarize_span
 from tests.contract.records import EXAMPLES, begin, examples, model, publish, publish_one, told
@@ -142,20 +141,6 @@ def test_the_last_of_numbered_claims_is_found(store, count):
     assert found == [count] * 3
     assert store.last_claim("lease", "flights#") == count + 1
     assert store.last_claim("slot", "flights#") == 0
-
-
-@given(count=st.integers(0, 5000), seen=st.integers(0, 5000))
-def test_a_last_number_is_found_in_few_questions(count, seen):
-    """Whatever the number; each question is about few enough names for one statement."""
-    asked = []
-
-    def exist(numbers):
-        asked.append(len(numbers))
-        return {number for number in numbers if number <= count}
-
-    assert batches.find_last_number(min(seen, count), exist) == count
-    assert len(asked) <= 4
-    assert max(asked) <= 40
 
 
 def test_links_of_one_side_are_those_that_read_or_those_that_do_not(store):
