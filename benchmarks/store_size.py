@@ -38,7 +38,7 @@ from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
-from spanwise.scheduler.storage.gc import CollectionContext, plan_collection
+from spanwise.scheduler.storage.gc import CollectionContext, plan_collections
 
 PROJECT = Path(__file__).parents[1]
 PIPELINES, RUNS = 1_000, 250
@@ -291,7 +291,7 @@ def _collecting(store: Store, url: str, root: Path, names: Sequence[str]) -> tup
 
     def plan() -> None:
         nonlocal planned
-        planned = sum(len(plan_collection(context, name).decisions) for name in names)
+        planned = sum(len(plan.decisions) for plan in plan_collections(context, names))
 
     timed = Timed.of(plan)
     return planned, timed

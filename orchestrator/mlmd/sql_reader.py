@@ -85,6 +85,7 @@ class SqlReader:
         self._least_keys = least_keys
         self._session: SqlSession | None = None
         self._turn = threading.Lock()
+        self._asker = 0  # the thread that asked last
         self._clock = clock
         self._process = os.getpid()
         self._not_before = -math.inf  # when a session may be opened
@@ -203,9 +204,11 @@ class SqlReader:
         for _ in range(2):  # a lost session is opened once more
             self._connection.make_ready()  # or the next write would have to, and fail if that breaks too
             with self._turn:
+                # The question of another thread would come between, and what was read ahead would be lost.
+                alone, self._asker = self._asker == threading.get_ident(), threading.get_ident()
                 try:
                     session = self._current()
-                    return None if session is None else session.rows(statement, parameter, ahead)
+                    return None if session is None else session.rows(statement, parameter, ahead if alone else None)
                 except TableLocked as error:  # for which ml_metadata would wait without an end, deaf to signals
                     raise self._connection.locked_error() from error
                 except QueryRefused as refusal:

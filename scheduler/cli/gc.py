@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 import typer
@@ -72,18 +73,21 @@ def gc(
         context = collection.CollectionContext(
             store=store, root=settings.root, retention=retention, now=now(), wait=wait
         )
-        results = []
-        for each in [name] if name else store.pipelines():
-            plan = collection.plan_collection(context, each, loaded)
+        pipelines = [name] if name else store.pipelines()
+        results, documents = [], []
+        for plan in collection.plan_collections(context, pipelines, loaded):
             result = None if dry_run else collection.collect(context, plan, loaded)
-            results.append((plan, result))
-            if not json:
+            if result is not None:
+                results.append(replace(result, artifacts=(), leftovers=()))  # which are many
+            if json:
+                documents.append(formatting.collection_document(plan, result))
+            else:
                 typer.echo(formatting.format_collection(plan, result, whole=whole))
     if json:
-        print_document([formatting.collection_document(plan, result) for plan, result in results])
-    elif not results:
+        print_document(documents)
+    elif not pipelines:
         typer.echo("Nothing has run here yet.")
-    raise typer.Exit(collection.exit_code([result for _, result in results if result is not None]))
+    raise typer.Exit(collection.exit_code(results))
 
 
 @app.command()

@@ -13,8 +13,9 @@ from __future__ import annotations
 import gc
 import itertools
 import shutil
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -59,6 +60,9 @@ BATCH = 1000
 """How many artifacts are marked per lease, which takes about a second; a run may begin in between."""
 
 POLL_S = 0.2
+
+_PLANNERS = 2
+"""The plans in the making. The database works for one of them at a time, and so does Python."""
 
 _BACKFILLS = 20  # how many of the newest are searched for unfinished ones
 
@@ -139,6 +143,27 @@ def _kind_and_number(text: str) -> tuple[str, int]:
 
 
 # --- deciding
+
+
+def plan_collections(
+    context: CollectionContext, pipelines: Sequence[str], loaded: Loaded | None = None
+) -> Iterator[CollectionPlan]:
+    """The plan of each of these pipelines, in their order. While one waits for the metadata, another is decided."""
+    if len(pipelines) == 1:  # in this thread, which an interrupt ends at once
+        yield plan_collection(context, pipelines[0], loaded)
+        return
+    planners = ThreadPoolExecutor(_PLANNERS)
+    planned: deque[Future[CollectionPlan]] = deque()
+    with _many_objects():
+        try:
+            for pipeline in pipelines:
+                planned.append(planners.submit(plan_collection, context, pipeline, loaded))
+                if len(planned) > _PLANNERS:
+                    yield planned.popleft().result()
+            while planned:
+                yield planned.popleft().result()
+        finally:
+            planners.shutdown(cancel_futures=True)
 
 
 def plan_collection(context: CollectionContext, pipeline: str, loaded: Loaded | None = None) -> CollectionPlan:

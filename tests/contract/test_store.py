@@ -325,14 +325,16 @@ def test_a_run_that_is_not_there_is_said_to_be_missing(store, begun, number, say
     [(None, range(11, 0, -1)), (12, range(11, 0, -1)), (99, range(11, 0, -1)), (4, (3, 2, 1)), (1, ()), (0, ())],
 )
 def test_runs_come_newest_first(store, before, numbers):
-    """`runs` lists the runs below `before`, newest first, and those of no other pipeline."""
+    """`runs` lists the runs below `before`, newest first, at most `limit`, and those of no other pipeline."""
     for _ in range(11):
         store.begin_run(Run(pipeline="flights"))
         store.begin_run(Run(pipeline="taxi"))
 
     found = [(r.pipeline, r.number) for r in store.runs("flights", before=before)]
+    first = [[(r.pipeline, r.number) for r in store.runs("flights", before=before, limit=n)] for n in (0, 2, 100)]
 
     assert found == [("flights", n) for n in numbers]
+    assert first == [[], found[:2], found]
 
 
 def test_pipelines_are_those_that_ran(store):

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -274,6 +275,24 @@ class Silent:
 
     def write(self, question):
         raise AssertionError(question)
+
+
+def test_nothing_is_read_ahead_while_another_thread_asks(store, monkeypatch):
+    """Its question would come between, and what was read ahead would be read once more."""
+    find_many(store)
+    asked = []
+    rows = type(store._reader._session).rows
+    monkeypatch.setattr(
+        type(store._reader._session), "rows", lambda *question: asked.append(question[3] is not None) or rows(*question)
+    )
+    ids = range(1, 4001)  # two questions
+
+    list(store._reader.each_artifact(ids))
+    with ThreadPoolExecutor(1) as other:
+        other.submit(find_many, store).result()
+    list(store._reader.each_artifact(ids))
+
+    assert asked == [True, False, False, False, False]
 
 
 def test_an_interrupt_from_the_keyboard_leaves_the_process_to_its_parent(store):

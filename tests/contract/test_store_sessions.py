@@ -15,6 +15,7 @@ from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.mlmd import open_store, postgresql, silence, sql_reader
 from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.inspect import doctor
 from spanwise.scheduler.project.settings import read
 from tests.contract.conftest import IN_CHILD, SERVERS, fresh_url
@@ -138,6 +139,21 @@ def test_a_session_that_is_killed_is_opened_once_more(url, store, administer, re
     assert store.pipelines() == ["flights"]
     assert store._reader._session.rows(PID, []) != [before]
     assert reasons() == []
+
+
+def test_the_last_of_numbered_records_is_found_in_one_question(store, monkeypatch):
+    """However many there are; from one that is known to exist, up to numbers of 32 bits."""
+    numbers = [*range(1, 70), 2**31 - 3, 2**31 - 2]
+    store.claim(*(Claim("lease", f"flights#{number}") for number in numbers))
+    asked = []
+    rows = postgresql.ReadSession.rows
+    monkeypatch.setattr(postgresql.ReadSession, "rows", lambda *question: asked.append(question) or rows(*question))
+
+    found = [store._reader.last_numbered("spanwise.claim", "lease:flights#", seen) for seen in (0, 40, 69, 2**31 - 3)]
+
+    assert found == [69, 69, 69, 2**31 - 2]
+    assert store._reader.last_numbered("no such type", "lease:flights#", 0) == 0
+    assert len(asked) == 5
 
 
 def test_an_interrupted_question_ends_the_session(url, store, monkeypatch):

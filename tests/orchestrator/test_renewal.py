@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from spanwise.orchestrator.renewal import current_of_span, current_without_span, renewals_of
+from spanwise.orchestrator.renewal import current_of_span, current_of_spans, current_without_span, renewals_of
 from spanwise.orchestrator.store import Address
 from tests.published import Published
 
@@ -87,3 +87,21 @@ def test_a_later_reuse_does_not_count_in_the_past(past):
 
     assert numbers(current_without_span(past.store, MODELS, as_of=then)) == ["2", "1"]
     assert numbers(current_without_span(past.store, MODELS, as_of=past.now)) == ["1", "2"]
+
+
+def test_many_places_are_asked_about_at_once(past, monkeypatch):
+    """Of spans that were published twice, only those with renewals are asked about one by one."""
+    renewed, *_ = [past.span(span) for span in (1, 2, 3) for _ in range(2)]
+    reuse(past, renewed)
+    asked = []
+    last_claim = past.store.last_claim
+    monkeypatch.setattr(past.store, "last_claim", lambda *place: asked.append(place) or last_claim(*place))
+
+    found = current_of_spans(past.store, SPANS, [1, 2, 3])
+
+    assert {span: numbers(artifacts) for span, artifacts in found.items()} == {
+        1: ["2", "1"],
+        2: ["1", "2"],
+        3: ["1", "2"],
+    }
+    assert asked == [("renewed", f"{SPANS}/1#")]

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,6 +38,7 @@ from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import RollingWindow
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage
+from spanwise.scheduler.formatting import Document
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import Loaded
@@ -227,6 +228,28 @@ def test_a_span_that_has_yet_to_settle_is_no_garbage(yard: Yard) -> None:
     stays = {short(decision.artifact): decision.reasons for decision in planned.decisions}
     assert "RollingWindow would choose it now" in stays["ExampleGen/examples/3/1"]
     assert "RollingWindow may choose it later" in stays["ExampleGen/examples/4/1"]
+
+
+def test_several_pipelines_are_planned_as_each_alone(yard: Yard) -> None:
+    """In their order, few ahead of who reads the plans; what fails is told when its turn comes."""
+    names = [f"p{number}" for number in range(8)]
+    for name in names:
+        yard.store.begin_run(Run(pipeline=name, calendar="day"))
+    for span in (1, 2, 3):
+        yard.day(span)
+    context = yard.context()
+
+    def documents(plans: Iterable[gc.CollectionPlan]) -> list[Document]:
+        return [formatting.collection_document(plan, None) for plan in plans]
+
+    found = documents(gc.plan_collections(context, ["flights", *names]))
+    plans = gc.plan_collections(context, ["flights", "no such pipeline", *names])
+
+    assert found == documents(gc.plan_collection(context, name) for name in ["flights", *names])
+    assert documents([next(plans)]) == found[:1]
+    with pytest.raises(IndexError):
+        next(plans)
+    assert list(plans) == []
 
 
 # --- what is done
