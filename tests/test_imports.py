@@ -126,6 +126,10 @@ def all_imports() -> tuple[Import, ...]:
     )
 
 
+#: One process parses all sources, not each.
+reads_sources = pytest.mark.xdist_group("sources")
+
+
 def skip_unless_there(module: str) -> None:
     spec = find_spec(module)
     if spec is None or spec.origin is None:  # without an origin it is a folder without modules
@@ -151,6 +155,7 @@ def later():
     assert sorted(seen) == ["a.b", "c", "d.e", "f.g.h", "f.g.i", "m.n", "o", "top.k.l", "top.mid.j"]
 
 
+@reads_sources
 def test_folders_import_only_what_lies_below_them() -> None:
     """`components`, `resolvers` and `scheduler` see `orchestrator` but not each other; `pipelines` sees everything."""
     breaches = []
@@ -163,6 +168,7 @@ def test_folders_import_only_what_lies_below_them() -> None:
     assert breaches == []
 
 
+@reads_sources
 @pytest.mark.parametrize("library", DOORS)
 def test_each_outside_system_has_one_door(library: str) -> None:
     """No module but the door imports the library, so that its errors and its quirks are met in one place."""
@@ -179,6 +185,7 @@ NAMED = {"psycopg2": "psycopg2-binary", "websocket": "websocket-client"}
 """Libraries that need not be installed, whose packages have other names."""
 
 
+@reads_sources
 def test_every_library_that_is_imported_is_declared() -> None:
     """No module counts on a library that is only there because another library brings it."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
@@ -203,6 +210,7 @@ def test_every_library_that_is_imported_is_declared() -> None:
     assert undeclared == []
 
 
+@reads_sources
 def test_no_module_of_ours_is_imported_by_a_bare_name() -> None:
     """Inside and outside, `components` and the like are imported as parts of `spanwise`, or they would exist twice."""
     breaches = [
