@@ -19,15 +19,20 @@ Format: TypeAlias = Literal["arrow", "numpy"]
 
 def resolve_format(function: Callable[..., object], wanted: Format | None = None) -> Format:
     """The form in which a function receives rows: as asked for, else as its first argument is annotated."""
+    check_format(wanted)
     if wanted is not None:
-        if wanted not in {"arrow", "numpy"}:
-            raise DatasetError(f"format={wanted!r}: expected 'arrow' (RecordBatches) or 'numpy' (dicts of arrays).")
         return wanted
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)
     except (TypeError, ValueError):  # implemented in C, without a signature
         return "numpy"
     return "arrow" if first is not None and "RecordBatch" in str(first.annotation) else "numpy"
+
+
+def check_format(wanted: str | None) -> None:
+    """Refuses a form that there is not; None for the one that a function is annotated with."""
+    if wanted not in {"arrow", "numpy", None}:
+        raise DatasetError(f"format={wanted!r}: expected 'arrow' (RecordBatches) or 'numpy' (dicts of arrays).")
 
 
 def element_caller(function: Callable[..., Any], wanted: Format | None = None) -> Callable[[Element], Any]:

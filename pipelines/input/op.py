@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
@@ -199,8 +199,8 @@ class Op(ABC):
     @cached_property
     def inputs(self) -> tuple[Op, ...]:
         found: list[Op] = []
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for name in _fields_of(type(self)):
+            value = getattr(self, name)
             if isinstance(value, Op):
                 found.append(value)
             elif isinstance(value, tuple):
@@ -213,13 +213,18 @@ class Op(ABC):
             return self
         rest = iter(inputs)
         changes: dict[str, object] = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for name in _fields_of(type(self)):
+            value = getattr(self, name)
             if isinstance(value, Op):
-                changes[each.name] = next(rest)
+                changes[name] = next(rest)
             elif isinstance(value, tuple) and any(isinstance(item, Op) for item in value):
-                changes[each.name] = tuple(next(rest) if isinstance(item, Op) else item for item in value)
+                changes[name] = tuple(next(rest) if isinstance(item, Op) else item for item in value)
         return replace(self, **changes)
+
+
+@cache
+def _fields_of(op: type[Op]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(op))
 
 
 class Stream(ABC):
@@ -380,9 +385,11 @@ def list_ops(op: Op) -> list[Op]:
     """Every op of the graph once, inputs first."""
     found: dict[int, Op] = {}
 
-    def note(each: Op) -> Op:
-        found[id(each)] = each
-        return each
+    def walk(each: Op) -> None:
+        if id(each) not in found:
+            for below in each.inputs:
+                walk(below)
+            found[id(each)] = each
 
-    rebuild(op, note)
+    walk(op)
     return list(found.values())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_column
-from spanwise.pipelines.input.call import Format, block_error, element_caller, function_error, resolve_format, row_range
+from spanwise.pipelines.input.call import Format, block_error, check_format, element_caller, function_error, row_range
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.rows import empty_batch, in_rows
@@ -48,7 +48,7 @@ class Filter(Op):
             raise DatasetError(
                 f"filter({self.predicate!r}): expected a function, or an expression such as col('fare') > 3."
             )
-        resolve_format(self.predicate, self.format)
+        check_format(self.format)
         if self.vectorized and not in_rows(self.input):
             raise DatasetError("filter(vectorized=True): the elements are not rows, so there are no blocks of them.")
 

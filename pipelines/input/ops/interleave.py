@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import Format, element_caller, function_error, resolve_format
+from spanwise.pipelines.input.call import Format, check_format, element_caller, function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
 from spanwise.pipelines.input.execution.ahead import parallelism_knob
 from spanwise.pipelines.input.execution.lanes import LanesStream
@@ -52,7 +52,7 @@ class Interleave(Op):
 
     def __post_init__(self) -> None:
         check_callable(self.word, "function", self.function)
-        resolve_format(self.function, self.format)
+        check_format(self.format)
         check_whole(self.word, "cycle_length", self.cycle)
         check_whole(self.word, "block_length", self.block)
         if self.num_parallel is not None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_args
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays, as_batch
-from spanwise.pipelines.input.call import Format, block_error, element_caller, function_error, resolve_format, row_range
+from spanwise.pipelines.input.call import (
+    Format,
+    block_error,
+    check_format,
+    element_caller,
+    function_error,
+    resolve_format,
+    row_range,
+)
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
 from spanwise.pipelines.input.execution.ahead import AheadStream, parallelism_knob
 from spanwise.pipelines.input.execution.callers import Workers
@@ -53,7 +61,7 @@ class Map(Op):
 
     def __post_init__(self) -> None:
         check_callable("map", "function", self.function)
-        resolve_format(self.function, self.format)
+        check_format(self.format)
         check_calls("map", self.num_parallel, self.workers)
         if self.vectorized and not in_rows(self.input):
             raise DatasetError("map(vectorized=True): the elements are not rows, so there are no blocks of them.")
