@@ -64,9 +64,11 @@ def extend_pause(store: Store, key: str, pause: SchedulePause, *, until: datetim
 
 
 def current_pause(store: Store, key: str, now: datetime) -> SchedulePause | None:
-    """The pause that holds now."""
+    """The pause that holds now: the newest, unless it was ended. The clock of who began or ended it may be another."""
     newest = newest_pause(store, key)
-    return newest if newest is not None and newest.holds(now) else None
+    if newest is None or newest.resumed is not None or (newest.until is not None and now >= newest.until):
+        return None
+    return newest
 
 
 def newest_pause(store: Store, key: str) -> SchedulePause | None:
