@@ -204,7 +204,7 @@ class PipelineScheduler:
             if part_of(self.key) == DATA:
                 self._take_arrival(store, me, now, monotonic)
             else:
-                due = self._observer.observe_due(store, now, until)
+                due = self._observer.observe_due(store, now, monotonic, until)
                 if until == now and due.due.next is not None:
                     self.due_at = starts(self.description.timetable, due.due.next)
                 for action in due_tick.decide_due(due, self.description.timetable):
@@ -307,7 +307,8 @@ class PipelineScheduler:
 
     def _begin(self, record: TickRecord, store: Store, now: datetime, monotonic: float, *, end_others: bool) -> None:
         tick = self.open[record.tick.name] = OpenTick(record, end_others=end_others)
-        self._perform(tick, self._observer.observe_pipeline(tick, store, now), store, now, monotonic)
+        seen = self._observer.observe_pipeline(tick, store, now, monotonic)
+        self._perform(tick, seen, store, now, monotonic)
 
     def _job(self, tick: OpenTick) -> ScheduledJob:
         timetable, wanted = self.description.timetable, tick.record.tick

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import open_tick, scheduled_run
@@ -31,7 +32,14 @@ from spanwise.scheduler.daemon.open_tick import (
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.daemon.span_lookup import SpanLookup
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch
-from spanwise.scheduler.ledger.holder import find_holder, find_run, is_ending, is_of_another_key, newest_run
+from spanwise.scheduler.ledger.holder import (
+    find_holder,
+    find_run,
+    find_unreleased,
+    is_ending,
+    is_of_another_key,
+    newest_run,
+)
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, format_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open, newest_tick, read_overrun, read_tick
@@ -114,7 +122,7 @@ class ScheduleObserver:
             tick.code = None
         if tick.code is not None or (run is not None and tick.base != run.number):  # or nobody was there when it ended
             return self._observe_attempt(tick, run, store)
-        return self.observe_pipeline(tick, store, now) if begins else NotYet()
+        return self.observe_pipeline(tick, store, now, monotonic) if begins else NotYet()
 
     def _observe_run(self, tick: OpenTick, run: Run, store: Store, monotonic: float) -> Observation:
         close_error = None
@@ -145,9 +153,9 @@ class ScheduleObserver:
             stopped=tick.stopped,
         )
 
-    def observe_pipeline(self, tick: OpenTick, store: Store, now: datetime) -> Observation:
+    def observe_pipeline(self, tick: OpenTick, store: Store, now: datetime, monotonic: float) -> Observation:
         """What is seen of an open tick whose next attempt may begin."""
-        running = self._observe_holder(store, now)
+        running = self._observe_holder(store, now, monotonic)
         return ReadyToBegin(
             running=running,
             due=starts(self.description.timetable, tick.record.tick),
@@ -158,7 +166,7 @@ class ScheduleObserver:
 
     # --- ticks that have come
 
-    def observe_due(self, store: Store, now: datetime, until: datetime) -> DueObservation:
+    def observe_due(self, store: Store, now: datetime, monotonic: float, until: datetime) -> DueObservation:
         """What is seen of the ticks that have come by `until`."""
         pause = current_pause(store, self.key, now)
         due = self._find_due(store, until, pause)
@@ -173,7 +181,7 @@ class ScheduleObserver:
         )
         if not due.run:
             return DueObservation(due=due)
-        superseded, running = self._observe_running(store, now)
+        superseded, running = self._observe_running(store, now, monotonic)
         return DueObservation(
             due=due,
             superseded=superseded,
@@ -204,7 +212,9 @@ class ScheduleObserver:
         # Those after the first that is left are looked at once it is taken.
         return replace(due, run=tuple(run), missed=tuple(missed))
 
-    def _observe_running(self, store: Store, now: datetime) -> tuple[tuple[EndedAttempt, ...], RunningWork | None]:
+    def _observe_running(
+        self, store: Store, now: datetime, monotonic: float
+    ) -> tuple[tuple[EndedAttempt, ...], RunningWork | None]:
         """What a tick that comes now would overrun, and the ticks before it that wait for a retry."""
         superseded: list[EndedAttempt] = []
         for record in reversed(list_open(store, self.key)):
@@ -213,7 +223,7 @@ class ScheduleObserver:
                 purpose = f"the tick {record.tick.name}"
                 return tuple(superseded), RunningWork(began=record.taken, run=run, record=record, purpose=purpose)
             superseded.append(EndedAttempt(record=record, run=run, overrun_by=self._read_overrun(store, record)))
-        running = self._observe_holder(store, now)
+        running = self._observe_holder(store, now, monotonic)
         return tuple(superseded), None if running is None or self._waits_for(store, running.run) else running
 
     def _is_over(self, record: TickRecord, run: Run | None) -> bool:
@@ -230,13 +240,21 @@ class ScheduleObserver:
             mine is not None or has_settled(run, record.attempts, self.description.timetable.retry)
         )
 
-    def _observe_holder(self, store: Store, now: datetime) -> RunningWork | None:
-        holder = find_holder(store, pipeline_of(self.key), now)
+    def _observe_holder(self, store: Store, now: datetime, monotonic: float) -> RunningWork | None:
+        holder = find_holder(store, pipeline_of(self.key), now) or self._find_beating(store, monotonic)
         if holder is None:
             return None
         run = find_run(store, holder)
         ending = run is None and is_ending(store, holder, now)
         return RunningWork(began=holder.acquired, run=run, purpose=holder.purpose, ending=ending)
+
+    def _find_beating(self, store: Store, monotonic: float) -> Holder | None:
+        """The holder on a host with another clock, so that nothing but its beats tells that it lives."""
+        holder = find_unreleased(store, pipeline_of(self.key))
+        if holder is None:
+            return None
+        beats = self._watch.is_beating(f"lease {holder.name}", holder.who, holder.beat, monotonic)
+        return holder if beats else None
 
     def _waits_for(self, store: Store, run: Run | None) -> bool:
         """Whether what holds the pipeline is of another part of it: that is waited for, and is no overrun.

@@ -29,7 +29,7 @@ from spanwise.orchestrator.run_dir import set_aside
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
-from spanwise.scheduler.ledger.holder import find_holder, find_run, is_of_another_key
+from spanwise.scheduler.ledger.holder import find_living, find_run, is_of_another_key
 from spanwise.scheduler.ledger.ticks import OverrunCause, attempt_claim, mark_overrun, read_tick
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
@@ -230,7 +230,7 @@ def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
         Held: something other than a run holds the pipeline for long.
     """
     deadline = time.monotonic() + BETWEEN_S
-    while (holder := find_holder(store, pipeline_of(job.pipeline))) is not None:
+    while (holder := find_living(store, pipeline_of(job.pipeline))) is not None:
         run = find_run(store, holder)
         if run is not None and is_of_another_key(run, job.pipeline):
             time.sleep(_POLL_S)

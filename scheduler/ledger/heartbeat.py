@@ -96,16 +96,23 @@ class HeartbeatWatch:
     def __init__(self, ttl_s: float = TTL_S) -> None:
         self.ttl_s = ttl_s
         self._beats: dict[str, tuple[int, float]] = {}  # by name: the last beat, and when (monotonic) it was new
+        self._moved: set[str] = set()  # those of which a beat has come since they were first seen
 
     def is_dead(self, name: str, who: Identity, beat: int, monotonic: float) -> bool:
         """Whether it is known to be dead: its process is gone, or it has been watched without a beat for `ttl_s`."""
         if process.is_alive(who) is False:
             return True
         known = self._beats.get(name)
+        if known is not None and known[0] != beat:
+            self._moved.add(name)
         if known is None or known[0] != beat:
             self._beats[name] = (beat, monotonic)
             return False
         return monotonic - known[1] >= self.ttl_s
+
+    def is_beating(self, name: str, who: Identity, beat: int, monotonic: float) -> bool:
+        """Whether it is known to live, whatever its clock says: a beat of it came in the last `ttl_s`."""
+        return not self.is_dead(name, who, beat, monotonic) and name in self._moved
 
 
 def _claim(scheduler: SchedulerRecord) -> Claim:

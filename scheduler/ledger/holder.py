@@ -22,10 +22,20 @@ def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Hol
     A holder elsewhere whose heartbeat is old does not count: whoever acquires its lease watches it first. Nor does a
     garbage collection: whoever acquires the lease waits for that second.
     """
+    holder = find_unreleased(store, pipeline)
+    return holder if holder is not None and _lives(holder, now or datetime.now(UTC)) else None
+
+
+def find_unreleased(store: Store, pipeline: str) -> Holder | None:
+    """The newest holder of a pipeline, dead or alive, unless it has released it or collects garbage."""
     holder = lease.current(store, pipeline)
-    if holder is None or holder.released or holder.purpose == lease.COLLECTING:
-        return None
-    return holder if _lives(holder, now or datetime.now(UTC)) else None
+    return None if holder is None or holder.released or holder.purpose == lease.COLLECTING else holder
+
+
+def find_living(store: Store, pipeline: str) -> Holder | None:
+    """The holder of a pipeline, whatever its clock says: one elsewhere with an old heartbeat is watched for a while."""
+    holder = find_unreleased(store, pipeline)
+    return None if holder is None or lease.is_dead(store, holder, lease.Clock()) else holder
 
 
 def _lives(holder: Holder, now: datetime) -> bool:

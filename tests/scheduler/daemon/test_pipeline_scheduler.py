@@ -229,6 +229,32 @@ def test_a_run_that_was_started_by_hand_is_overrun_as_well(world):
     assert world.children == []
 
 
+@pytest.mark.parametrize("policy", [OverrunPolicy.ALLOW_TO_COMPLETE, OverrunPolicy.KILL_AND_RUN])
+@pytest.mark.parametrize("ahead_s", [-120, 120])
+def test_a_run_on_a_host_with_another_clock_is_overrun_as_well(tmp_path, policy, ahead_s):
+    """Its heartbeat tells that it lives, once an attempt has found it there."""
+    world = World(tmp_path, overrun=policy)
+    held = lease.acquire(world.records, "p", "run 1", clock=world.clock)
+    world.records.begin_run(Run(pipeline="p", token=held.token, started=world.now))
+
+    def beat(number):
+        claim = world.records.find_claim("lease", "p#1")
+        who = {**claim.facts["who"], "machine": "elsewhere/0/0"}
+        last = (world.now + timedelta(seconds=ahead_s)).isoformat()
+        world.records.amend(replace(claim, facts={**claim.facts, "who": who, "beat": number, "last_beat": last}))
+
+    beat(1)
+    world.at(1)
+    world.child.returncode = scheduled_run.HELD
+    beat(6)
+    world.at(1, 0, 16)
+
+    if policy is OverrunPolicy.ALLOW_TO_COMPLETE:
+        assert world.outcomes == {1: "skipped"}
+    else:
+        assert [child.job.end_others for child in world.children] == [False, True]
+
+
 def test_a_run_is_ended_for_the_next_tick(tmp_path):
     """The new attempt is told to end the old run first; the old tick was killed once its run has ended."""
     world = World(tmp_path, overrun=OverrunPolicy.KILL_AND_RUN)

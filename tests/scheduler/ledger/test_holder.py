@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spanwise.orchestrator import process
+from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.lease import acquire
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import MemoryStore
-from spanwise.scheduler.ledger.holder import LEFT_OPEN, is_left_open, note_left_open
+from spanwise.orchestrator.testing import FakeClock
+from spanwise.scheduler.ledger.holder import LEFT_OPEN, find_holder, find_living, is_left_open, note_left_open
 from tests.scenario.deaths import InlineDeaths, dead_process
 from tests.scenario.inline import run_inline
 
@@ -40,6 +41,27 @@ def test_a_run_whose_process_is_dead_says_so(store, monkeypatch):
     run, _ = begun(store)
 
     assert note_left_open(store, run) == replace(run, error=LEFT_OPEN)
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_holder_on_a_host_with_another_clock_lives_as_long_as_it_beats(store, monkeypatch, beats):
+    """Its last heartbeat looks old by the clock of this one."""
+    begun(store)
+    claim = store.find_claim("lease", "p#1")
+    then = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
+    facts = {**claim.facts, "who": {**claim.facts["who"], "machine": "elsewhere/0/0"}, "last_beat": then}
+    store.amend(replace(claim, facts=facts))
+    clock = FakeClock()
+
+    def sleep(seconds):
+        clock.sleep(seconds)
+        if beats:
+            store.amend(replace(claim, facts={**facts, "beat": 7}))
+
+    monkeypatch.setattr(lease, "Clock", lambda: replace(clock.lease(), sleep=sleep, now=lambda: datetime.now(UTC)))
+
+    assert find_holder(store, "p") is None
+    assert (find_living(store, "p") is not None) is beats
 
 
 def test_a_run_whose_lease_was_released_is_left_open(store):
