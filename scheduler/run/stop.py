@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -80,8 +80,8 @@ def stop(store: Store, run: Run, root: Path, *, grace_s: float, by: str) -> Stop
         else:  # the signal killed it before it could record anything
             ended, how = _close(store, run, root), "killed"
         return StopResult(run=ended, how=how, took_s=time.monotonic() - began, pid=holder.who.pid if here else None)
-    if not here and _is_gone(store, lease.read(store, holder.pipeline, holder.token) or holder):
-        return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began)
+    if not here and (closed := close_if_gone(store, run, root)) is not None:
+        return replace(closed, took_s=time.monotonic() - began, pid=None)
     if not here:
         raise RunError(
             f"Run {run.name} is on {holder.who.host} (pid {holder.who.pid}) and was asked to stop, but did not end "
@@ -100,9 +100,14 @@ def close_if_gone(store: Store, run: Run, root: Path) -> StopResult | None:
     if run.state.ended:
         return StopResult(run=run, how="already ended", took_s=0.0)
     holder = lease.current(store, run.pipeline)
-    if holder is None or holder.released or holder.token != run.token or _is_gone(store, holder):
-        return StopResult(run=_close(store, run, root), how="closed", took_s=time.monotonic() - began, pid=run.pid)
-    return None
+    over = holder is None or holder.released or holder.token != run.token
+    if holder is not None and not over and not _is_gone(store, holder):
+        return None
+    closed = _close(store, run, root)
+    now = lease.current(store, run.pipeline)
+    if not over and not closed.state.ended and now is not None and now.token == run.token:
+        return None  # its machine came back while it was watched
+    return StopResult(run=closed, how="closed", took_s=time.monotonic() - began, pid=run.pid)
 
 
 def _is_gone(store: Store, holder: Holder) -> bool:

@@ -90,6 +90,28 @@ def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypat
     assert store.find_claim("stop", run.name) is not None
 
 
+def test_a_run_whose_host_comes_back_while_it_is_stopped_is_asked_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was watched without a heartbeat, and its lease cannot be taken any more: it has not died."""
+    store = MemoryStore()
+    held(store, monkeypatch, "elsewhere/boot/namespace")
+    run = begun(store, token=1)
+    monkeypatch.setattr(stopping, "SLACK_S", 0.01)
+    looks = []
+
+    def comes_back(*_: object) -> bool:
+        looks.append(True)
+        return len(looks) == 1
+
+    monkeypatch.setattr(lease, "is_dead", comes_back)
+
+    with pytest.raises(RunError, match="was asked to stop, but did not end"):
+        stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
+
+    assert store.find_claim("stop", run.name) is not None
+
+
 def test_a_run_that_was_taken_for_dead_and_goes_on_is_not_asked_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
