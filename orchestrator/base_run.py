@@ -125,16 +125,31 @@ class _Search:
     def _find_behind(self, left_out: set[str]) -> BaseRun:
         """The newest run that has itself completed the part before; its spans must not have been refused since."""
         before = set(self._request.behind)
-        for candidate in self._candidates(before):
+        for candidate in self._candidates(before, usable=False):
             if before <= set(candidate.run.nodes):
+                self._refuse_collected(candidate)
                 self._refuse_withheld(candidate)
-                return _supply(candidate.run, candidate.executions, left_out)
+                return _supply(candidate.run, _outputs(self._store, candidate.run, self._as_of), left_out)
         nodes = ", ".join(self._request.behind)
         raise UsageError(
             f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it "
             f"({nodes}), and none of its last {LOOK_BACK} runs has. Wait for that part, or run the whole pipeline "
             f"once:  spanwise run {shlex.quote(self._file)}"
         )
+
+    def _refuse_collected(self, candidate: _Candidate) -> None:
+        """Refuses a run of which files are gone: an older one would take its place without a word."""
+        there = usable_executions(self._store, [candidate.executions[name] for name in self._request.behind])
+        gone = [name for name in self._request.behind if name not in {execution.node for execution in there}]
+        if gone:
+            behind = self._pipeline.select(
+                first=self._pipeline.first_of(self._request.behind), last=self._pipeline.last_of(self._request.behind)
+            )
+            raise UsageError(
+                f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it, run "
+                f"{candidate.run.number}, and the files of {', '.join(gone)} in it were garbage-collected. Run that "
+                f"part again:  {self._command(behind)}"
+            )
 
     def _refuse_withheld(self, candidate: _Candidate) -> None:
         """Refuses a run whose resolvers chose what was refused since: whatever it made must not go further."""
@@ -163,13 +178,16 @@ class _Search:
             newest = newest or replace(candidate, outdated=outdated)
         return None, newest
 
-    def _candidates(self, needed: Iterable[str]) -> Iterator[_Candidate]:
-        """Runs that have the outputs of these nodes, newest first; of the span that was asked for, if one was."""
+    def _candidates(self, needed: Iterable[str], *, usable: bool = True) -> Iterator[_Candidate]:
+        """Runs that have the outputs of these nodes, newest first; of the span that was asked for, if one was.
+
+        Unless `usable`, also those that had them before they were collected.
+        """
         wanted, span = set(needed), self._span
         for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
             if run.replay or run.trigger is Trigger.PUSH or (run.span is not None and span not in (None, run.span)):
                 continue
-            chosen = _outputs(self._store, run, self._as_of)
+            chosen = _outputs(self._store, run, self._as_of, usable=usable)
             if wanted <= set(chosen) and (span is None or not wanted or span_of(run, chosen.values()) == span):
                 yield _Candidate(run, chosen, ())
 
@@ -258,12 +276,13 @@ def _channels_of_run(pipeline: Pipeline, node: str) -> list[Channel]:
     return [c for c in channels_of(pipeline.nodes[node]) if c.producer is not None]
 
 
-def _outputs(store: Store, run: Run, as_of: datetime | None = None) -> dict[str, Execution]:
-    """The last usable execution of each node of a run, of those that had ended by `as_of`."""
+def _outputs(store: Store, run: Run, as_of: datetime | None = None, *, usable: bool = True) -> dict[str, Execution]:
+    """The last usable execution of each node of a run, of those that had ended by `as_of`; or the last successful."""
     if as_of is not None and run.started is not None and run.started > as_of:
         return {}
-    usable = usable_executions(store, store.executions(run))
-    return {e.node: e for e in usable if as_of is None or (e.ended is not None and e.ended <= as_of)}
+    found = [execution for execution in store.executions(run) if execution.state.succeeded]
+    found = usable_executions(store, found) if usable else found
+    return {e.node: e for e in found if as_of is None or (e.ended is not None and e.ended <= as_of)}
 
 
 def _named_outputs(store: Store, run: Run, as_of: datetime | None) -> dict[str, Execution]:

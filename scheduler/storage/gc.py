@@ -50,8 +50,10 @@ from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.ledger.schedule_status import user_name
+from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.schedule.duration import parse_length
+from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, part_of
 from spanwise.scheduler.storage.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
 from spanwise.scheduler.storage.pins import describe_pins
 from spanwise.scheduler.storage.unfinished_pushes import find_unfinished_pushes
@@ -214,16 +216,20 @@ def _newest_runs(store: Store, pipeline: str) -> list[Run]:
 def find_uses(store: Store, runs: Sequence[Run], loaded: Loaded | None = None) -> dict[int, list[str]]:
     """Who uses which artifacts of a pipeline with these newest runs, by id, apart from a running run.
 
-    In use are the artifacts of the newest run, which may be resumed, and of the newest complete one; those of the last
-    success of each node, among the runs that a partial run may be based on; those of unfinished backfills; and what
-    the resolvers of `loaded` choose now.
+    In use are the artifacts of the newest run, which may be resumed, and of the newest complete one; of each part,
+    where parts are scheduled, since a later part reads it; those of the last success of each node, among the runs that
+    a partial run may be based on; those of unfinished backfills; and what the resolvers of `loaded` choose now.
     """
     uses: dict[int, dict[str, None]] = defaultdict(dict)
     succeeded: set[str] = set()
-    complete = False
+    keys = list_keys(store, runs[0].pipeline)
+    by_parts = any(part_of(key) not in (WHOLE, DATA) for key in keys)
+    complete: set[frozenset[str]] = set()  # of which nodes; all runs are of the same where no parts are scheduled
     for number, run in enumerate(runs):
-        whole = number == 0 or (run.state is State.COMPLETE and not complete)
-        complete = complete or run.state is State.COMPLETE
+        nodes = frozenset(run.nodes if by_parts else ())
+        is_complete = run.state is State.COMPLETE
+        whole = number == 0 or (is_complete and nodes not in complete)
+        complete |= {nodes} if is_complete else set()
         if not whole and run.nodes and succeeded.issuperset(run.nodes):
             continue  # nothing of it can be in use; to read it takes four questions
         for execution in store.executions(run):

@@ -40,14 +40,17 @@ from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage
 from spanwise.scheduler.formatting import Document
 from spanwise.scheduler.ledger.holder import find_holder
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.run.models import decide
+from spanwise.scheduler.schedule.division import HALVES
+from spanwise.scheduler.schedule.timetable import Timetable
 from spanwise.scheduler.storage import formatting, gc
 from spanwise.scheduler.storage.disk_inventory import ASIDE
 from spanwise.scheduler.storage.pins import pin, unpin
 from tests.scheduler.conftest import Command
-from tests.scheduler.yard import NOTHING, Yard, short
+from tests.scheduler.yard import NOTHING, Yard, examples, short
 
 
 @pytest.fixture
@@ -81,6 +84,19 @@ def test_what_a_node_used_the_last_time_stays(yard: Yard) -> None:
         yard.do(run, "Recent", state=State.FAILED)
 
     assert yard.removals() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
+
+
+def test_what_a_later_part_reads_stays(yard: Yard) -> None:
+    """The newest run that completed the part before it, whatever was run of that part alone, or failed, since."""
+    timetable = Timetable("flights:train", cron="@daily", division=HALVES)
+    put_schedule(yard.store, ScheduleRecord(timetable=timetable, since=yard.now))
+    for state in (State.COMPLETE, State.COMPLETE, State.FAILED):
+        run = yard.run(nodes=("Describe", "Trainer"), state=state)
+        yard.do(run, "Describe", report=Report(""))
+        yard.do(run, "Trainer", state=state, model=Model(""))
+    yard.do(yard.run(nodes=("ExampleGen",)), "ExampleGen", examples=examples(2))
+
+    assert yard.removals() == ["Describe/report/1", "Trainer/model/1"]
 
 
 def test_runs_of_which_every_node_has_succeeded_since_are_not_read(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -695,6 +711,17 @@ def test_a_run_whose_outputs_were_collected_is_no_base(trial: Trial) -> None:
         trial.run(chain("a"), RunRequest(selection=part))
     part = trial.run(chain("a"), RunRequest(selection=part, base=old.run.number, force_base=True))
     assert part.run.state is State.COMPLETE
+
+
+def test_a_part_is_not_supplied_by_an_older_run_than_the_one_that_was_collected(trial: Trial) -> None:
+    """A part that reads the newest run of the part before it says that its files are gone, and what makes them again."""
+    trial.run(chain("a"))
+    new = trial.run(chain("b"))
+    trial.store.claim(Claim("collected", new.artifact("Make", "report").name))
+    part = RunRequest(selection=chain("b").select(first=["Read"]), behind=("Make",))
+
+    with pytest.raises(UsageError, match=r"run 2, .*of Make .* garbage-collected.*again:  spanwise run p.py --to Make"):
+        trial.run(chain("b"), part)
 
 
 # --- set and typed
