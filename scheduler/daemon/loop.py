@@ -37,7 +37,7 @@ from spanwise.scheduler.ledger.heartbeat import (
     read_scheduler,
     register,
 )
-from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_replaced, put_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_replaced, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, list_unsettled
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
@@ -277,6 +277,8 @@ class SchedulerLoop:
                 self.schedulers[gone].retired, self.schedulers[gone].look_s = True, 0.0
                 log.info("schedule-removed", extra={"pipeline": gone, "file": file.reference})
             file.pipelines, file.descriptions = named, None
+        if files and self.files.settled:
+            self._retire_removed(store, now)
         if files:
             self._watch_replaced(store)
         if files and not self.schedulers and all(file.error for file in self.files.all):
@@ -309,14 +311,27 @@ class SchedulerLoop:
         for warning in described.timetable.warnings:
             log.warning("schedule-questioned", extra={"pipeline": described.pipeline, "reason": warning})
 
+    def _retire_removed(self, store: Store, now: datetime) -> None:
+        """Records which schedules are over, since their files no longer have them: none of their ticks is overdue."""
+        for known in self.files.list_removed(store):
+            retire_schedule(store, known.key)
+            self._watch_left(known, store)
+            site, summary = self._services.site, "its file no longer has this schedule"
+            for kind in ("overdue", "freshness", "forecast"):
+                cause = f"{kind} {known.key}"
+                self._services.send(alert.recovery_alert(known.key, at=now, site=site, cause=cause, summary=summary))
+
+    def _watch_left(self, known: ScheduleRecord, store: Store) -> None:
+        if known.key not in self.schedulers and list_unsettled(store, known.key):
+            left = PipelineScheduler(describe_recorded(known), known, self._services, self._watch)
+            left.retired = True
+            self.schedulers[known.key] = left
+
     def _watch_replaced(self, store: Store) -> None:
         """Looks after the ticks that schedules left open that have been replaced since, until they have ended."""
         for pipeline in {pipeline_of(key) for key in self.schedulers}:
             for known in list_replaced(store, pipeline):
-                if known.key not in self.schedulers and list_unsettled(store, known.key):
-                    left = PipelineScheduler(describe_recorded(known), known, self._services, self._watch)
-                    left.retired = True
-                    self.schedulers[known.key] = left
+                self._watch_left(known, store)
 
     def _first_moment(self, timetable: Timetable, now: datetime) -> datetime:
         """When a new schedule begins: now; for a one-shot, with the tick that started it, however long loading took."""

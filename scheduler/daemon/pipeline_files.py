@@ -124,6 +124,26 @@ class PipelineFiles:
         """The schedules of a file; while it cannot be loaded, those that were last recorded."""
         return file.descriptions or _read_recorded(store, file, data=self._watch is not None)
 
+    def list_removed(self, store: Store) -> list[ScheduleRecord]:
+        """The schedules that were recorded from these files, and that they no longer have.
+
+        Nothing is known of a file that could not be loaded, nor of the others in one of which a schedule was named.
+        """
+        if self._watch is not None:
+            return []
+        kept = {key for file in self.all for key in file.pipelines}
+        loaded = [file for file in self.all if file.loaded and not file.error]
+        whole = {file.path for file in loaded if not split(file.reference)[1]}
+        named = {file.reference for file in loaded}
+        return [
+            known
+            for key in list_schedules(store)
+            if key not in kept and part_of(key) != DATA
+            for known in [read_schedule(store, key)]
+            if known is not None and not known.replaced
+            if known.source in named or split(known.source)[0] in whole
+        ]
+
     def close(self) -> None:
         """Ends the processes that load files."""
         for file in self.all:

@@ -147,7 +147,7 @@ def _explain_untaken(
         loaded = format_time(schedule.since, timetable.clock)
         outcome, why = "not taken", f"the schedule was first loaded {loaded}, and counts from then"
     elif schedule.replaced:
-        outcome, why = "not taken", "the pipeline has another schedule now"
+        outcome, why = "not taken", "the pipeline has another schedule now, or none in its file"
     elif newest is not None and tick.at < newest:
         outcome, why = "not taken", "the schedule, as it was then, had no such tick"
     elif held is not None:

@@ -31,7 +31,7 @@ class ScheduleRecord:
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
-    replaced: bool = False  #: the pipeline has another schedule now
+    replaced: bool = False  #: the pipeline has another schedule now, or its file none of it
     created: datetime | None = field(default=None, compare=False)  #: when this was written
 
     @property
@@ -68,6 +68,13 @@ def _replace_others(store: Store, loaded: ScheduleRecord) -> None:
         known = read_schedule(store, schedule_key(pipeline, other))
         if known is not None and not known.replaced:
             store.amend(_claim(replace(known, replaced=True)))
+
+
+def retire_schedule(store: Store, key: str) -> None:
+    """Records that a schedule is over, since its file no longer has it; loaded again, it counts from then."""
+    known = read_schedule(store, key)
+    if known is not None and not known.replaced:
+        store.amend(_claim(replace(known, replaced=True)))
 
 
 def _note_parts(store: Store, loaded: ScheduleRecord) -> None:

@@ -113,7 +113,7 @@ def format_status(status: ScheduleStatus, forecast: Forecast, now: datetime) -> 
     """How a schedule stands, a line for each fact."""
     schedule, timetable = status.schedule, status.schedule.timetable
     zone, calendar = timetable.clock, Calendar.from_name(schedule.calendar)
-    replaced = ", replaced: the pipeline has another schedule now" if schedule.replaced else ""
+    replaced = ", over: the pipeline has another schedule now, or none in its file" if schedule.replaced else ""
     facts = {
         "schedule": (f"{timetable.cron} ({timetable.zone})" if timetable.cron else "when data arrives") + replaced,
         **({"policy": f"{timetable.overrun.value}, catchup {timetable.catchup.value}"} if timetable.cron else {}),

@@ -16,6 +16,7 @@ from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import register
+from spanwise.scheduler.ledger.schedule_status import read_status
 from spanwise.scheduler.ledger.schedules import read_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, list_ticks
 from spanwise.scheduler.project import root, settings
@@ -283,6 +284,35 @@ def test_a_pipeline_that_is_gone_from_its_file_takes_no_ticks(loop):
 
     assert loop.jobs == [("second", "2026-03-01T13:00Z")]
     assert list(loop.cron.schedulers) == ["second"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_schedule_that_its_file_no_longer_has_is_over(loop, again):
+    """None of its ticks is overdue, also where the scheduler was started anew; brought back, it counts from then."""
+    file = loop.write("first")
+    loop.open(file)
+    loop.turn()
+    loop.turn(timedelta(hours=1))
+    (tick,) = loop.cron.schedulers["first"].open.values()
+    tick.child.returncode = 1
+    loop.turn()
+    loop.write("second")
+    Path(file).write_text((loop.folder / "second.py").read_text())
+    if again:
+        loop.cron.close()
+        loop.open(file)
+    loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(hours=3))
+    with root.open_for_reading(settings.read(root=loop.root)) as store:
+        over = read_status(store, "first", loop.now)
+        assert (over.schedule.replaced, over.next, over.overdue, over.missed) == (True, None, None, 1)
+        assert not read_schedule(store, "second").replaced
+
+    loop.write("first")
+    loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(hours=1))
+
+    assert [tick for key, tick in loop.jobs if key == "first"] == ["2026-03-01T13:00Z", "2026-03-01T17:00Z"]
 
 
 def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):
