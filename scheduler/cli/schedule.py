@@ -100,7 +100,7 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
 
     from spanwise.scheduler.daemon import decision_log
     from spanwise.scheduler.daemon.loop import SchedulerLoop
-    from spanwise.scheduler.ledger.schedule_status import find_schedule
+    from spanwise.scheduler.ledger.schedule_status import schedule_of
     from spanwise.scheduler.ledger.status_formatting import format_ended_tick, tick_document
     from spanwise.scheduler.ledger.ticks import read_tick
     from spanwise.scheduler.project import root as home
@@ -110,7 +110,7 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
     ended: list[TickRecord] = []
     SchedulerLoop(files, settings, once=True, options=location_options(root, config), on_ended=ended.append).run()
     with home.open_for_reading(settings) as store:
-        found = [(read_tick(store, e.key, e.tick.name) or e, find_schedule(store, e.key)) for e in ended]
+        found = [(read_tick(store, e.key, e.tick.name) or e, schedule_of(store, e)) for e in ended]
         if json:
             print_document([tick_document(e, of, location_options(root, config)) for e, of in found])
         else:

@@ -40,7 +40,7 @@ def watch(
     from spanwise.scheduler.daemon import decision_log
     from spanwise.scheduler.daemon.loop import SchedulerLoop
     from spanwise.scheduler.daemon.pipeline_files import DataWatch
-    from spanwise.scheduler.ledger.schedule_status import find_schedule
+    from spanwise.scheduler.ledger.schedule_status import schedule_of
     from spanwise.scheduler.ledger.status_formatting import format_ended_tick
     from spanwise.scheduler.project import root as home
 
@@ -60,7 +60,7 @@ def watch(
         return
     with home.open_for_reading(settings) as store:
         for record in ended if not json else []:
-            typer.echo(format_ended_tick(record, find_schedule(store, record.key)))
+            typer.echo(format_ended_tick(record, schedule_of(store, record)))
     if not (ended or json):
         typer.echo("No new data has arrived.")
     raise typer.Exit(1 if any(e.end is not None and e.end.outcome.abnormal for e in ended) else 0)

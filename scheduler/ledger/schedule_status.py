@@ -83,6 +83,13 @@ def find_schedule(store: Store, key: str) -> ScheduleRecord:
     return found
 
 
+def schedule_of(store: Store, record: TickRecord) -> ScheduleRecord:
+    """The schedule of a tick that was taken, also one that is over."""
+    found = read_schedule(store, record.key)
+    assert found is not None, "it was scheduled when the tick was taken"
+    return found
+
+
 def expand_keys(store: Store, names: Sequence[str] | None) -> list[str]:
     """The schedule keys that were typed, each pipeline with its parts as they are scheduled; without names, all."""
     if not names:

@@ -11,8 +11,9 @@ import pytest
 
 from spanwise.orchestrator import Run, State
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.scheduler.daemon import loop as scheduling
 from spanwise.scheduler.ledger.pauses import pause_schedule
-from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
@@ -82,6 +83,25 @@ def test_a_one_shot_whose_run_fails_ends_with_1(file, project, shell):
     assert code == 1
     assert re.search(r"WARNING alert-raised kind=failure pipeline=flow subject=", err)
     assert re.search(r"flow \S+, span \S+: failed, flow/1: Second failed", out)
+
+
+@pytest.mark.parametrize("words", [("schedule", "tick"), ("watch", "--once")])
+def test_a_one_shot_says_what_became_of_a_tick_whose_schedule_is_over(store, spanwise, monkeypatch, words):
+    """One that a dead scheduler had left open: it ran, and its schedule is in the file no longer."""
+    tick = scheduled_since(store, 2)[0]
+    ended = taken(store, tick, TickEnd(outcome=TickOutcome.RAN, run=1))
+    retire_schedule(store, "flow")
+
+    class Ended:
+        def __init__(self, *_args, on_ended, **_options):
+            self.run = lambda: on_ended(ended)
+
+    monkeypatch.setattr(scheduling, "SchedulerLoop", Ended)
+    code, out, err = spanwise(*words, "flow.py")
+
+    assert (code, err) == (0, "")
+    assert out.startswith(f"flow {tick.name}, span ")
+    assert ": ran" in out
 
 
 def test_a_file_without_schedule_is_refused(project, shell):
