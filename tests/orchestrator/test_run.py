@@ -11,6 +11,7 @@ from spanwise.orchestrator.run import quote_source
         ("/lake/my flights.py:daily", "'/lake/my flights.py:daily'"),
         ("/lake/flights.py:daily", "/lake/flights.py:daily"),
         ("", "flights.py"),
+        ("-flights.py", "./-flights.py"),
     ],
 )
 def test_a_printed_command_quotes_the_file_where_a_shell_would_split_it(source, written):
