@@ -151,8 +151,9 @@ def _padding(arrays: Sequence[NDArray[Any]], value: Any, where: str) -> tuple[An
     if kind.kind == "O" or (kind.kind in "mM" and isinstance(value, str)):
         return value, kind
     try:
-        held = np.asarray(value).astype(kind) if kind.kind in "mM" else np.asarray(value, kind)
-    except (OverflowError, TypeError, ValueError):
+        with np.errstate(over="raise"):  # else it becomes infinite
+            held = np.asarray(value).astype(kind) if kind.kind in "mM" else np.asarray(value, kind)
+    except (FloatingPointError, OverflowError, TypeError, ValueError):
         held = None
     is_rounded = kind.kind in "fc" and isinstance(value, Number) and held is not None and np.isfinite(held)
     if held is None or not (is_rounded or held == value or held != held):  # noqa: PLR0124  NaN

@@ -134,6 +134,7 @@ def test_texts_are_padded_as_a_whole():
         ([[1], [2, 3]], 0.5, r"padded_batch\(values=0.5\): elements are of int64, which does not hold it"),
         ([[1], [2, 3]], float("nan"), "which does not hold it"),
         ([np.array([1], np.uint8), np.array([1, 2], np.uint8)], -1, "elements are of uint8, which does not hold it"),
+        ([np.zeros(1, np.float32), np.zeros(2, np.float32)], 1e300, "elements are of float32, which does not hold it"),
         ([[True], [True, False]], 2, "elements are of bool, which does not hold it"),
         ([np.array(["a"]), np.array(["b", "c"])], 0, "which does not hold it"),
         ([np.array([1]), np.array(["a"])], None, "of different types"),
