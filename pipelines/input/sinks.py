@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
 from spanwise.pipelines.input.element import BatchSpec, Table
+from spanwise.pipelines.input.exact_columns import refuse_cut, unmasked
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.op import check_whole
 from spanwise.pipelines.input.rows import empty_batch, join_batches
@@ -36,9 +37,14 @@ class Sinks(Flow):
             raise DatasetError("to_arrow: the elements are neither rows nor dicts, so the columns have no names.")
         names = dict.fromkeys(name for row in rows for name in row)  # of all rows: the first may lack some
         try:
-            return pa.table({name: [row.get(name) for row in rows] for name in names})
-        except pa.ArrowException as error:
-            raise DatasetError(f"to_arrow: the elements do not form a table: {error}.") from error
+            columns = {name: [unmasked(row.get(name)) for row in rows] for name in names}
+            table = pa.table(columns)
+            for name, values in columns.items():
+                refuse_cut(name, values, table[name].type)
+        except (pa.ArrowException, DatasetError, OverflowError, TypeError) as error:
+            text = str(error).removesuffix(".")
+            raise DatasetError(f"to_arrow: the elements do not form a table: {text}.") from error
+        return table
 
     def to_pandas(self) -> Any:
         """Like `to_arrow`, as a pandas frame."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Table
+from spanwise.pipelines.input.exact_columns import refuse_cut, unmasked
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream
 from spanwise.pipelines.input.rows import in_rows
 
@@ -90,8 +91,13 @@ class AsRowsStream(SingleInputStream):
                 at = self._at - len(found) + number
                 raise DatasetError(f"as_rows: element {at} is not a dict with {', '.join(names)}: {element!r:.80}.")
         try:
-            return pa.RecordBatch.from_pylist(found, self._schema)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+            rows = [unmasked(element) for element in found]
+            made = pa.RecordBatch.from_pylist(rows, self._schema)
+            for field in self._schema:
+                refuse_cut(field.name, [row.get(field.name) for row in rows], field.type)
+        except (pa.ArrowException, DatasetError, OverflowError, TypeError, ValueError) as error:
             raise DatasetError(
-                f"as_rows: elements {self._at - len(found)} to {self._at - 1} do not fit the schema: {error}."
+                f"as_rows: elements {self._at - len(found)} to {self._at - 1} do not fit the schema: "
+                f"{str(error).removesuffix('.')}."
             ) from error
+        return made

@@ -1,0 +1,69 @@
+"""Values of Python as rows: exact, or refused."""
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines import input as inputs
+
+MIDNIGHT = dt.datetime(2024, 1, 1)  # noqa: DTZ001  of a wall clock
+NOON = MIDNIGHT + dt.timedelta(hours=12, microseconds=500)
+CUT = [
+    (1.5, pa.int64()),
+    (np.float32(0.5), pa.int8()),
+    (1e300, pa.float32()),
+    (NOON, pa.date32()),
+    (NOON, pa.timestamp("ms")),
+    (NOON, pa.timestamp("us", "UTC")),
+    (NOON.replace(tzinfo=dt.UTC), pa.timestamp("us")),
+    (NOON.time(), pa.time32("ms")),
+    (dt.time(1, tzinfo=dt.UTC), pa.time64("us")),
+    (dt.timedelta(microseconds=1), pa.duration("s")),
+    ({"a": 1, "b": 2}, pa.struct([("a", pa.int8())])),
+]
+NESTED = {
+    "itself": (lambda value: value, lambda type_: type_),
+    "list": (lambda value: [None, [value]], lambda type_: pa.list_(pa.list_(type_))),
+    "struct": (lambda value: {"a": value}, lambda type_: pa.struct([("a", type_)])),
+}
+
+
+@pytest.mark.parametrize("nested", NESTED)
+@pytest.mark.parametrize(("value", "type_"), CUT, ids=lambda value: str(value)[:20])
+def test_what_a_column_would_cut_is_refused(value, type_, nested):
+    """Arrow itself makes a 1 of 1.5, a day of a moment, another moment of a wall clock, and infinity of what is large."""
+    put, of = NESTED[nested]
+    elements = inputs.from_elements([{"x": None}, {"x": put(value)}])
+
+    with pytest.raises(DatasetError, match=r"elements 0 to 1 do not fit the schema: 'x.*' is of type"):
+        list(elements.as_rows(pa.schema([("x", of(type_))])))
+
+
+def test_what_a_column_holds_comes_back():
+    """A whole float in a column of whole numbers, a float that is rounded, a midnight, milliseconds."""
+    row = {"a": 2.0, "b": 0.1, "c": MIDNIGHT, "d": MIDNIGHT.replace(microsecond=5000), "e": np.inf}
+    types = [pa.int8(), pa.float32(), pa.date32(), pa.timestamp("ms"), pa.float16()]
+
+    (found,) = inputs.from_elements([row]).as_rows(pa.schema(zip(row, types, strict=True)))
+
+    assert found == {**row, "a": 2, "b": float(np.float32(0.1)), "c": dt.date(2024, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    "pair", [(NOON.replace(tzinfo=dt.UTC), NOON), (NOON.date(), NOON), (2**70, 1)], ids=["zone", "date", "large"]
+)
+def test_a_table_of_dicts_cuts_nothing(pair):
+    """The first value says what the type is; another one is not made to fit."""
+    with pytest.raises(DatasetError, match="to_arrow: the elements do not form a table"):
+        inputs.from_elements([{"x": value} for value in pair]).to_arrow()
+
+
+def test_what_is_masked_is_missing():
+    """Arrow shows what lies below the mask of an array in a list."""
+    elements = inputs.from_elements([{"x": np.ma.array([1, 2], mask=[False, True])}])
+
+    assert elements.to_arrow().to_pylist() == [{"x": [1, None]}]
+    assert list(elements.as_rows(pa.schema([("x", pa.list_(pa.int8()))]))) == [{"x": [1, None]}]
