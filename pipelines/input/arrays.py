@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, read_only
+from spanwise.pipelines.input.exact_columns import refuse_cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,7 +159,7 @@ def refuse_missing(sink: str, kind: str, leaf: Any) -> None:
         )
 
 
-def as_column(values: Any, type_: pa.DataType | None = None) -> Any:
+def as_column(values: Any, type_: pa.DataType | None = None) -> Any:  # noqa: PLR0911  one line per kind of values
     """An array as a `pyarrow.Array`; nothing but a mask makes nulls of floats."""
     import numpy as np
     import pyarrow as pa
@@ -171,11 +172,22 @@ def as_column(values: Any, type_: pa.DataType | None = None) -> Any:
         return pa.LargeListArray.from_arrays(pa.array(values.offsets, pa.int64()), as_column(values.values))
     if isinstance(values, np.ndarray) and values.ndim > 1:
         return _as_lists(values)
+    if type_ is not None and _would_be_cut(values, type_):
+        return _cast(as_column(values), type_)
     if isinstance(values, np.ma.MaskedArray):
         return pa.array(values.data, type_, mask=np.ma.getmaskarray(values))
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise DatasetError(f"must return a column of values, not {values!r:.80} of type {type(values).__name__}.")
     return pa.array(values, type_)
+
+
+def _would_be_cut(values: Any, type_: pa.DataType) -> bool:
+    """Whether Arrow makes less of an array than it holds when it is given the type."""
+    import numpy as np
+    import pyarrow as pa
+
+    is_lossy = pa.types.is_floating(type_) or pa.types.is_date(type_)
+    return is_lossy and isinstance(values, np.ndarray) and values.dtype.kind in "fM"
 
 
 def _as_lists(values: NDArray[Any]) -> Any:
@@ -220,8 +232,18 @@ def as_batch(
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DatasetError(f"must return columns of one length, not {lengths}.")
+    for name, values in result.items():
+        if schema is not None and name in schema.names and _are_objects(values):
+            refuse_cut(name, list(values), schema.field(name).type)
     made: pa.RecordBatch = pa.RecordBatch.from_pydict(columns)
     return made if schema is None or made.schema.equals(schema) else cast(made, schema)
+
+
+def _are_objects(values: Any) -> bool:
+    """Whether a column is made of Python's values, which Arrow cuts to a type."""
+    import numpy as np
+
+    return isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.dtype.kind == "O")
 
 
 def _original(column: pa.Array[Any], values: Any) -> Any:
@@ -244,6 +266,27 @@ def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if set(batch.schema.names) != set(schema.names):
         raise DatasetError(f"must return the columns {', '.join(schema.names)}, not {', '.join(batch.schema.names)}.")
     try:
-        return pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in schema], schema=schema)
+        return pa.RecordBatch.from_arrays([_cast(batch.column(each.name), each.type) for each in schema], schema=schema)
     except pa.ArrowException as error:
         raise DatasetError(f"must return columns that fit the schema: {error}.") from error
+
+
+def _cast(column: Any, type_: pa.DataType) -> Any:
+    """The column as another type, without what Arrow's own check lets through: infinite floats, days of moments.
+
+    Raises:
+        ArrowInvalid: a value does not survive.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    made = column.cast(type_)
+    if pa.types.is_floating(type_) and pa.types.is_floating(column.type):
+        cut = pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(column)))
+    elif pa.types.is_date(type_) and pa.types.is_timestamp(column.type):
+        cut = pc.not_equal(pc.floor_temporal(column, unit="day"), column)
+    else:
+        return made
+    if pc.any(cut).as_py():
+        raise pa.ArrowInvalid(f"a column of {type_} does not hold {column[pc.index(cut, True).as_py()]}")
+    return made

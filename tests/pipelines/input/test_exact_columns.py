@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import BlockFailed, DatasetError
 from spanwise.pipelines import input as inputs
 
 MIDNIGHT = dt.datetime(2024, 1, 1)  # noqa: DTZ001  of a wall clock
@@ -59,6 +59,26 @@ def test_a_table_of_dicts_cuts_nothing(pair):
     """The first value says what the type is; another one is not made to fit."""
     with pytest.raises(DatasetError, match="to_arrow: the elements do not form a table"):
         inputs.from_elements([{"x": value} for value in pair]).to_arrow()
+
+
+@pytest.mark.parametrize(
+    ("values", "type_"),
+    [
+        ([1, 1.5], pa.int64()),
+        (np.array([1, 1.5], object), pa.int64()),
+        ([NOON, NOON], pa.date32()),
+        (np.array([NOON, NOON], "M8[us]"), pa.date32()),
+        (np.array([1, 1e300]), pa.float32()),
+        (pa.array([1, 1e300]), pa.float16()),
+    ],
+    ids=["list", "objects", "moments", "moments of NumPy", "large", "large of Arrow"],
+)
+def test_a_function_of_blocks_gives_what_its_spec_holds(values, type_):
+    """As a function of elements does."""
+    rows = inputs.from_arrow(pa.table({"row": [0, 1]}))
+
+    with pytest.raises(BlockFailed, match="hold"):
+        list(rows.map(lambda _: {"x": values}, vectorized=True, spec=pa.schema([("x", type_)])))
 
 
 def test_what_is_masked_is_missing():
