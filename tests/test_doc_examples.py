@@ -127,7 +127,7 @@ def typed(commands, folder):
         "spanwise": warm.command(reads_data=True),
         "pytest": [python, "-m", "pytest", "-p", "no:cacheprovider"],
     }.items():
-        call = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.join(words)}"
+        call = f"PYTHONPATH={shlex.quote(f'{ROOT}/src:{ROOT}')} exec {shlex.join(words)}"
         (tools / name).write_text(f'#!/bin/sh\n{call} "$@"\n', encoding="ascii")
         (tools / name).chmod(0o755)
     kept = {

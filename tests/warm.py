@@ -35,6 +35,7 @@ import warnings
 from pathlib import Path
 
 CLIENT = Path(__file__).with_name("warm_client.py")
+SOURCES = Path(__file__).parents[1] / "src"
 WORDS, ENDED = "\0", "\x01"  # as the client separates them
 SESSION, LIFE = "SPANWISE_TEST_WARM", "life"
 
@@ -92,7 +93,8 @@ def _start_server(place, life, libraries):
             [sys.executable, "-P", __file__, place, *libraries],
             stdin=alive,
             stdout=subprocess.PIPE,
-            env={**clean, "PYTHONPATH": "", "OPENBLAS_NUM_THREADS": "1"},  # a fork has none of its threads
+            # what is tested here, also where another checkout is installed; and a fork has no threads of OpenBLAS
+            env={**clean, "PYTHONPATH": str(SOURCES), "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,
         )
     with server.stdout:
