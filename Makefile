@@ -28,8 +28,10 @@ PARTS  := $(addprefix tests/,scenario components pipelines)
 ALIKE  := $(addprefix tests/,scheduler orchestrator)
 OTHERS := $(filter-out $(PARTS) $(ALIKE) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 pytest = $(if $(SCRATCH),PYTEST_DEBUG_TEMPROOT=$(SCRATCH)) $(1) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(2)
-run_tests = $(if $(TESTS),$(call pytest,$(1),$(2) $(TESTS)),failed=0; for part in $(PARTS) "$(ALIKE)" "$(OTHERS)"; do \
-    $(call pytest,$(1),$(2)) $$part || failed=$$?; done; exit $$failed)
+# The parts share the servers of warm commands (tests/warm.py), which end when nobody holds the pipe `life` open.
+run_tests = $(if $(TESTS),$(call pytest,$(1),$(2) $(TESTS)),export SPANWISE_TEST_WARM=$$(mktemp -d); trap 'rm -rf $$SPANWISE_TEST_WARM' EXIT; \
+    mkfifo $$SPANWISE_TEST_WARM/life; exec 9<> $$SPANWISE_TEST_WARM/life; failed=0; for part in $(PARTS) "$(ALIKE)" "$(OTHERS)"; do \
+    $(call pytest,$(1),$(2)) $$part 9>&- || failed=$$?; done; exit $$failed)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
