@@ -617,7 +617,6 @@ def test_bad_files_and_windows_are_told(windows):
         transform_window(windows.plan([cut]))
 
 
-@pytest.mark.slow
 def one_phase(columns):
     return {
         "distance": scale_to_z_score(columns["distance"]),
@@ -627,6 +626,7 @@ def one_phase(columns):
     }
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_bytes(windows):
     """A Beam runner with worker processes gives the graph and examples of the embedded one, to the byte."""
     days = [windows.span(span) for span in (1, 2, 3)]
