@@ -145,6 +145,7 @@ def test_the_last_of_numbered_records_is_found_in_one_question(store, monkeypatc
     """However many there are; from one that is known to exist, up to numbers of 32 bits."""
     numbers = [*range(1, 70), 2**31 - 3, 2**31 - 2]
     store.claim(*(Claim("lease", f"flights#{number}") for number in numbers))
+    store.pipelines()  # opens the session
     asked = []
     rows = postgresql.ReadSession.rows
     monkeypatch.setattr(postgresql.ReadSession, "rows", lambda *question: asked.append(question) or rows(*question))
