@@ -214,10 +214,6 @@ class Artifact:
         few = files if files is not None and len(files) <= MOST_FILES else {}
         return self._with(content=content, files=dict(few), size_bytes=size_bytes)
 
-    def with_uri(self, uri: str) -> Self:
-        """Returns the same artifact with its files at another place."""
-        return self._with(uri=uri)
-
     def relocated(self, uri: str, archive: ArtifactArchive | None) -> Self:
         """Returns the same artifact as another machine finds it."""
         return self._with(uri=uri, archive=archive)

@@ -47,23 +47,6 @@ class RetentionDecision:
         return not self.reasons
 
 
-def decide_retention(
-    artifacts: Sequence[Artifact],
-    retention: Retention,
-    now: datetime,
-    *,
-    known_reasons: Mapping[int, Sequence[str]],
-    companions: Mapping[int, Sequence[int]],
-) -> list[RetentionDecision]:
-    """Decides about each artifact of one pipeline, in the order of the arguments.
-
-    The artifacts of each place come in the order in which they became current, the current one last (`renewal`).
-    `known_reasons` and `companions` are those of `combine_reasons`.
-    """
-    own = find_own_reasons(artifacts, retention, now)
-    return combine_reasons(artifacts, known_reasons, own, companions=companions)
-
-
 def find_own_reasons(artifacts: Iterable[Artifact], retention: Retention, now: datetime) -> dict[int, list[str]]:
     """The reasons that the artifacts themselves have, of those that have any, by id: their age and their rank.
 

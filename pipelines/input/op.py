@@ -194,7 +194,7 @@ class Op(ABC):
 
     def __getstate__(self) -> dict[str, object]:
         """Its fields alone: what it has computed of itself says only who has looked at it."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: getattr(self, name) for name in _fields_of(type(self))}
 
     @cached_property
     def inputs(self) -> tuple[Op, ...]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spanwise.orchestrator import Examples, Model, TransformGraph
-from spanwise.orchestrator.collection import Retention, decide_retention
+from spanwise.orchestrator.collection import Retention, combine_reasons, find_own_reasons
 
 NOW = datetime(2013, 3, 1, 12, tzinfo=UTC)
 NOTHING = Retention(last=0, younger=timedelta(0), marked=())
@@ -30,10 +30,13 @@ def examples(id, span, version=1, **facts):  # noqa: A002
     return artifact(Examples, id, f"ExampleGen/examples/{span}/{id}", span=span, version=version, **facts)
 
 
-def removed_ids(artifacts, retention, *, known_reasons=None, companions=None):
-    decided = decide_retention(
-        artifacts, retention, NOW, known_reasons=known_reasons or {}, companions=companions or {}
-    )
+def decide(artifacts, retention, *, known_reasons=None, companions=None):
+    own = find_own_reasons(artifacts, retention, NOW)
+    return combine_reasons(artifacts, known_reasons or {}, own, companions=companions or {})
+
+
+def removed_ids(artifacts, retention, **known):
+    decided = decide(artifacts, retention, **known)
     return [decision.artifact.id for decision in decided if decision.removes]
 
 
@@ -78,9 +81,7 @@ def test_what_is_young_stays(days, goes):
 
 def test_a_reason_from_elsewhere_is_kept():
     """Who uses it, or that it was pinned, is for others to know; every reason is told."""
-    (decision,) = decide_retention(
-        [model(1)], Retention(last=1), NOW, known_reasons={1: ["pinned by me"]}, companions={}
-    )
+    (decision,) = decide([model(1)], Retention(last=1), known_reasons={1: ["pinned by me"]})
 
     assert decision.reasons == ("pinned by me", "among the last 1 of flights/Trainer/model")
 
@@ -90,9 +91,7 @@ def test_what_a_model_needs_stays_with_it_and_no_further():
     graph = artifact(TransformGraph, 4, "Transform/graph/1")
     needs = {3: [4, 2], 2: [1]}
 
-    decided = decide_retention(
-        [model(1), model(2), model(3), graph], NOTHING, NOW, known_reasons={3: ["pushed"]}, companions=needs
-    )
+    decided = decide([model(1), model(2), model(3), graph], NOTHING, known_reasons={3: ["pushed"]}, companions=needs)
 
     assert [decision.reasons for decision in decided] == [
         (),
