@@ -52,7 +52,7 @@ class InlineExecutor:
                 made = node_process._work(self._pipeline, job, _Line())
             self._ended.append(JobEnded(id=job.id, outputs=made))
         except Exception as error:  # noqa: BLE001  as a process of its own reports every error
-            self._ended.append(JobEnded(id=job.id, failure=node_process._failure(error)))
+            self._ended.append(JobEnded(id=job.id, failure=node_process._failure(error, job)))
 
     def spare(self, node: str) -> None:
         pass
