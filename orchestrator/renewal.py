@@ -66,7 +66,8 @@ def current_of_spans(
 
 def find_renewed(store: Store, places: Iterable[str]) -> set[str]:
     """The places among these that have renewals. At all others, what was published last is current."""
-    return {name.rpartition("#")[0] for name in store.find_claims(RENEWED, [f"{place}#1" for place in places])}
+    firsts = [f"{place}#1" for place in places]
+    return {name.rpartition("#")[0] for name in store.find_claims(RENEWED, firsts)} if firsts else set()
 
 
 def renewals_of(store: Store, reused: Iterable[Artifact]) -> list[Claim]:
