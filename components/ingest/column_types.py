@@ -80,7 +80,7 @@ class ColumnTypes:
             raise ColumnsChanged(
                 f"column '{gone[0]}' ({previous_texts[gone[0]]} in the previous span) is missing: {path} has "
                 f"{', '.join(self._types)}. Restore it.{self._suggest_name(gone[0])} If it is gone for good, say so: "
-                f"{'QueryExampleGen' if self._plan.asked else 'ExampleGen'}(..., "
+                f"{'QueryExampleGen' if self._plan.from_query else 'ExampleGen'}(..., "
                 f"drop_columns={[*self._plan.dropped, *gone]})."
             )
         for parameter, names in (("types", self._plan.types), ("split_key", self._plan.split_key)):
@@ -101,7 +101,7 @@ class ColumnTypes:
         if not new:
             return ""
         found = (alike or new)[0]
-        if self._plan.asked:
+        if self._plan.from_query:
             return f' If "{found}" is its new name, give it the old one in the query: "{found}" AS "{gone}".'
         return f" If '{found}' is its new name, write rename_columns={{'{found}': '{gone}'}}."
 

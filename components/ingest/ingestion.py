@@ -214,7 +214,7 @@ def _write(
             columns=columns,
             destination=plan.destination,
             rejects=plan.rejects,
-            asked=plan.asked,
+            from_query=plan.from_query,
             ratios=tuple((plan.ratios or {}).items()),
             split_key=plan.split_key,
             reader=plan.reader,

@@ -67,7 +67,7 @@ class PartWriter:
     columns: tuple[Column, ...]  #: to be read, and all but the dropped ones written, in this order
     destination: str  #: the folder of the splits
     rejects: str | None  #: the folder of the rejected rows; None: such a row is an error
-    asked: bool = False  #: as of the plan
+    from_query: bool = False  #: as of the plan
     ratios: tuple[tuple[str, int], ...]  #: output splits and weights; empty: the output split is the input split
     split_key: tuple[str, ...]  #: columns that choose the output split; empty: the whole row
     reader: FormatReader | None = None  #: the user's own
@@ -124,7 +124,9 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
     schema = pa.schema([(column.name, column.type) for column in writer.columns if column.source != "dropped"])
     splits = [name for name, _ in writer.ratios] or [part.split]
     weights = [weight for _, weight in writer.ratios]
-    rejects = RejectsFile(writer.rejects, rejects_name(part.split, part.index), writer.sources, asked=writer.asked)
+    rejects = RejectsFile(
+        writer.rejects, rejects_name(part.split, part.index), writer.sources, from_query=writer.from_query
+    )
     try:
         with ExitStack() as stack:
             files = [stack.enter_context(SplitFile(writer.destination, split, part.index, schema)) for split in splits]

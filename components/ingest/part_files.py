@@ -139,11 +139,11 @@ class SplitFile(DraftFile):
 class RejectsFile(DraftFile):
     """The rejected rows of a part; without a folder the first one stops the ingest."""
 
-    def __init__(self, folder: str | None, name: str, sources: Mapping[str, str], *, asked: bool) -> None:
+    def __init__(self, folder: str | None, name: str, sources: Mapping[str, str], *, from_query: bool) -> None:
         super().__init__(Path(folder or "", name))
         self._folder = folder
         self._sources = sources
-        self._asked = asked
+        self._from_query = from_query
         self.count = 0
         self.examples: list[Rejected] = []
 
@@ -159,7 +159,7 @@ class RejectsFile(DraftFile):
     def add(self, rejected: Rejected) -> None:
         rejected = replace(rejected, path=self._sources.get(rejected.path, rejected.path))
         if self._folder is None:
-            raise rejection_error(rejected, asked=self._asked)
+            raise rejection_error(rejected, from_query=self._from_query)
         self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(rejected)

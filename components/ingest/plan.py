@@ -33,7 +33,7 @@ class IngestPlan:
     format: Format | None = None  #: None: by the endings of the files' names
     reader: FormatReader | None = None  #: the user's own, instead of a format
     dialect: Dialect = field(default_factory=Dialect)  #: how text files are written, and the sizes of blocks and parts
-    asked: bool = False  #: the rows are a query's answer, and what a message says to change is the query
+    from_query: bool = False  #: the rows are a query's answer, and what a message says to change is the query
     beam: BeamSettings = HERE
 
 

@@ -141,7 +141,7 @@ class QueryExampleGen(Component):
         plan = IngestPlan(
             files={_INPUT[0]: (str(answer),)},
             sources={str(answer): f"the answer of {self.name}.query"},
-            asked=True,
+            from_query=True,
             destination=str(examples.path),
             ratios={split.name: split.weight for split in choose_splits(_INPUT, ratios)},
             split_key=tuple(split_key),

@@ -200,14 +200,14 @@ def joined_type_error(column: Column, where: str) -> UnreadableInput:
     )
 
 
-def rejection_error(rejected: Rejected, *, asked: bool = False) -> UnreadableInput:
-    """The error for a row that cannot be read, when no folder for rejected rows is given; `asked`: of a query."""
+def rejection_error(rejected: Rejected, *, from_query: bool = False) -> UnreadableInput:
+    """The error for a row, of a query's answer or a file, that cannot be read when no folder for such rows is given."""
     shown = rejected.text if len(rejected.text) <= 200 else rejected.text[:200] + "..."  # noqa: PLR2004 -- one screen
     return UnreadableInput(
         f"{rejected.path}, line {rejected.line}: {rejected.reason}. The row: {shown}\n"
         + (
             "Convert the value in the query, or leave such rows out there."
-            if asked
+            if from_query
             else "Correct the file, or set such rows aside: ExampleGen(..., bad_rows='keep')."
         )
     )
