@@ -13,6 +13,9 @@ from spanwise.orchestrator.mlmd.rows import ContextRow, ExecutionRow, Reader
 from spanwise.orchestrator.mlmd.sql_reader import INPUT, OF_OURS, SqlDialect, SqlReader, check_version
 from spanwise.orchestrator.mlmd.sql_session import QueryRefused, SqlSession
 
+_MOST_SESSIONS = 2
+"""The questions that the server answers at once for one process, as many as `gc` plans; more would wait for Python."""
+
 # Several rows make one record, so the server makes JSON of them. A null value is one of a kind that we do not write.
 _VALUE = """CASE
     WHEN p.string_value IS NOT NULL THEN CASE WHEN p.string_value NOT LIKE 'mlmd-struct::%' THEN to_json(p.string_value) END
@@ -64,7 +67,7 @@ _DIALECT = SqlDialect(
 
 
 class PostgresqlReader(SqlReader):
-    """A `Reader` of a PostgreSQL: one round trip for each question, on a connection of its own."""
+    """A `Reader` of a PostgreSQL: one round trip for each question, on connections of its own."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class PostgresqlReader(SqlReader):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(where, connection, otherwise, _DIALECT, clock=clock)
+        super().__init__(where, connection, otherwise, _DIALECT, most_sessions=_MOST_SESSIONS, clock=clock)
         self._server = where
 
     def context(self, kind: str, name: str) -> ContextRow | None:

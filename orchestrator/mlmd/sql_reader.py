@@ -6,6 +6,7 @@ not write, and where no session can be opened.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -62,10 +63,18 @@ _VALUES: Mapping[type, Sequence[int]] = {ContextRow: (3,), ArtifactRow: (4, 5), 
 """Where rows have values of properties. One that is null is of a kind that we do not write."""
 
 
+@dataclass
+class _OpenSession:
+    session: SqlSession
+    reconnects: int  #: how often the connection had connected anew when it was opened
+    asker: int = 0  #: the thread that asked last
+
+
 class SqlReader:
     """A `Reader` by SQL of what is asked about at least `least_keys` records at once; `otherwise` reads the rest.
 
-    A subclass opens its session when it is first needed, and may know how to ask about more.
+    A thread has a session to itself while it asks. One is opened when it is first needed, and a further one, up to
+    `most_sessions`, when the others are busy. A subclass opens them, and may know how to ask about more.
     """
 
     def __init__(
@@ -76,6 +85,7 @@ class SqlReader:
         dialect: SqlDialect,
         *,
         least_keys: int = 1,
+        most_sessions: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._where = where
@@ -83,13 +93,13 @@ class SqlReader:
         self._otherwise = otherwise
         self._sql = dialect
         self._least_keys = least_keys
-        self._session: SqlSession | None = None
-        self._turn = threading.Lock()
-        self._asker = 0  # the thread that asked last
+        self._most_sessions = most_sessions
+        self._idle: list[_OpenSession] = []
+        self._busy = 0  # the threads that have a session, or are opening one
+        self._changed = threading.Condition()
         self._clock = clock
         self._process = os.getpid()
         self._not_before = -math.inf  # when a session may be opened
-        self._connected = 0  # how often the connection had connected anew when the session was opened
         self._logged: set[str] = set()  # why ml_metadata was asked instead
 
     def context(self, kind: str, name: str) -> ContextRow | None:
@@ -153,9 +163,11 @@ class SqlReader:
 
     def close(self) -> None:
         if os.getpid() != self._process:
-            return  # the session goes on in the process that opened it, and a thread that is not here may have the turn
-        with self._turn:
-            self._drop()
+            return  # the sessions go on in the process that opened them, and a thread that is not here may have one
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy)
+            while self._idle:
+                self._idle.pop().session.close()
 
     def _begin(self) -> SqlSession:
         """A session that reads what ml_metadata reads.
@@ -203,41 +215,65 @@ class SqlReader:
         lost = OSError()
         for _ in range(2):  # a lost session is opened once more
             self._connection.make_ready()  # or the next write would have to, and fail if that breaks too
-            with self._turn:
-                # The question of another thread would come between, and what was read ahead would be lost.
-                alone, self._asker = self._asker == threading.get_ident(), threading.get_ident()
-                try:
-                    session = self._current()
-                    return None if session is None else session.rows(statement, parameter, ahead if alone else None)
-                except TableLocked as error:  # for which ml_metadata would wait without an end, deaf to signals
-                    raise self._connection.locked_error() from error
-                except QueryRefused as refusal:
-                    self._log(refusal)  # the next statement may do better
-                    return None
-                except OSError as error:
-                    self._drop()
-                    lost = error
+            try:
+                with self._take_session() as taken:
+                    if taken is None:
+                        return None
+                    # The question of another thread would come between, and what was read ahead would be lost.
+                    alone, taken.asker = taken.asker == threading.get_ident(), threading.get_ident()
+                    return taken.session.rows(statement, parameter, ahead if alone else None)
+            except TableLocked as error:  # for which ml_metadata would wait without an end, deaf to signals
+                raise self._connection.locked_error() from error
+            except QueryRefused as refusal:
+                self._log(refusal)  # the next statement may do better
+                return None
+            except OSError as error:
+                lost = error
             self._suspect()
         self._refuse(QueryRefused(str(lost)))
         return None
 
-    def _current(self) -> SqlSession | None:
-        """None if the database cannot be read by SQL, now or ever.
+    @contextlib.contextmanager
+    def _take_session(self) -> Iterator[_OpenSession | None]:
+        """A session for this thread alone, closed if it is lost; None if there can be none by SQL, now or ever.
 
         Raises:
-            OSError: it cannot be reached.
+            OSError: the database cannot be reached.
         """
-        if self._connected != self._connection.reconnects:
-            self._drop()
-        if self._session is None and self._clock() >= self._not_before:
-            try:
-                self._session = self._begin()
-            except QueryRefused as refusal:
-                self._refuse(refusal)
-                return None
-            self._connected = self._connection.reconnects
-            self._logged.clear()
-        return self._session
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle or self._busy < (self._most_sessions if self._may_open() else 1))
+            taken = self._idle.pop() if self._idle else None
+            self._busy += 1
+        try:
+            if taken is not None and taken.reconnects != self._connection.reconnects:
+                taken.session.close()
+                taken = None
+            if taken is None and self._may_open():
+                taken = self._open_session()
+            yield taken
+        except OSError:
+            if taken is not None:
+                taken.session.close()
+                taken = None
+            raise
+        finally:
+            with self._changed:
+                self._idle += [taken] if taken is not None else []
+                self._busy -= 1
+                self._changed.notify_all()
+
+    def _may_open(self) -> bool:
+        return self._clock() >= self._not_before
+
+    def _open_session(self) -> _OpenSession | None:
+        reconnects = self._connection.reconnects
+        try:
+            session = self._begin()
+        except QueryRefused as refusal:
+            self._refuse(refusal)
+            return None
+        self._logged.clear()
+        return _OpenSession(session, reconnects)
 
     def _refuse(self, refusal: QueryRefused) -> None:
         """Leaves the next questions to ml_metadata too."""
@@ -249,11 +285,6 @@ class SqlReader:
         if (reason := str(refusal)) not in self._logged:
             self._logged.add(reason)
             log.info("sql-reading-refused", extra={"metadata": str(self._where), "reason": reason})
-
-    def _drop(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
 
 
 def check_version(version: object) -> None:

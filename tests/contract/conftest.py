@@ -27,6 +27,13 @@ BY_SQL = "sqlite, by SQL"
 """Where also few records are read by SQL, as otherwise only many are."""
 
 
+def session_of(store):
+    """The session by which SQL was asked, or None."""
+    opened = store._reader._idle
+    assert len(opened) <= 1, "only threads that ask at the same time need more"
+    return opened[0].session if opened else None
+
+
 IN_CHILD = """
 def in_child(act):
     child = os.fork()

@@ -15,7 +15,7 @@ import pytest
 from spanwise.orchestrator.mlmd import open_store, sql_reader, sql_session, sqlite, sqlite_process, sqlite_reader
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Claim
-from tests.contract.conftest import IN_CHILD, fresh_url
+from tests.contract.conftest import IN_CHILD, fresh_url, session_of
 
 MANY = range(sqlite_reader.LEAST_KEYS)
 
@@ -39,7 +39,7 @@ def find_many(store):
 
 
 def pid_of(store):
-    return store._reader._session._process.pid
+    return session_of(store)._process.pid
 
 
 def in_another_process(program, *arguments):
@@ -50,7 +50,7 @@ def test_a_process_is_started_for_many_records_alone(store):
     """And only once; what others have written meanwhile is read as well."""
     store.runs("flights")
     store.find_claims("pinned", list(map(str, MANY[1:])))
-    before = store._reader._session
+    before = session_of(store)
 
     found = find_many(store)
     started = pid_of(store)
@@ -80,7 +80,7 @@ import os, sys
 from spanwise.orchestrator.mlmd import open_store
 store = open_store(sys.argv[1])
 assert len(store.find_claims("pinned", list(map(str, range(int(sys.argv[2])))))) == 1
-print(store._reader._session._process.pid, flush=True)
+print(store._reader._idle[0].session._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
     command = [sys.executable, "-c", program, url, str(len(MANY))]
@@ -102,7 +102,7 @@ def test_a_process_that_nobody_asks_ends(store, monkeypatch, tmp_path, reasons):
     )
     monkeypatch.setattr(sqlite, "_PROGRAM", program)
     find_many(store)
-    first = store._reader._session._process
+    first = session_of(store)._process
 
     first.wait(10)
 
@@ -132,12 +132,12 @@ def test_a_process_that_cannot_start_leaves_all_to_ml_metadata(store, monkeypatc
         patched.setattr(sqlite, "_PROGRAM", tmp_path / "nothing.py")
         assert find_many(store) == ["7"]
     assert find_many(store) == ["7"]
-    assert store._reader._session is None
+    assert session_of(store) is None
 
     now += sql_reader.RETRY_S
 
     assert find_many(store) == ["7"]
-    assert store._reader._session is not None
+    assert session_of(store) is not None
     assert len(reasons()) == 1
 
 
@@ -146,7 +146,7 @@ def test_tables_of_an_unknown_version_are_read_by_ml_metadata(store, monkeypatch
     monkeypatch.setattr(sql_reader, "SCHEMA_VERSIONS", (9,))
 
     assert find_many(store) == find_many(store) == ["7"]
-    assert store._reader._session is None
+    assert session_of(store) is None
     assert reasons() == ["The tables have version 10."]
 
 
@@ -155,7 +155,7 @@ def test_an_sqlite_that_makes_other_json_is_not_asked(store, monkeypatch, reason
     monkeypatch.setattr(sqlite_reader, "_VERSION", sqlite_reader._VERSION.replace("json('true')", "'true'"))
 
     assert find_many(store) == ["7"]
-    assert store._reader._session is None
+    assert session_of(store) is None
     assert reasons() == ["This SQLite makes other JSON."]
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_was_put_in_the_place_of_an_open_one_is_not_read(url, store,
     shutil.move(tmp_path / "copy.db", url)
 
     assert sorted(find_many(store)) == ["7", "9"]
-    assert store._reader._session is None
+    assert session_of(store) is None
     assert reasons() == ["Another file was put in its place since it was opened."]
 
 
@@ -227,7 +227,7 @@ for statement in ("BEGIN; SELECT 1 FROM Type", "COMMIT; BEGIN EXCLUSIVE", "COMMI
 def test_an_interrupted_question_ends_the_process(store, monkeypatch):
     """Its answer would be taken for that of the next question."""
     find_many(store)
-    session = store._reader._session
+    session = session_of(store)
 
     with monkeypatch.context() as patched:
         patched.setattr(session, "_stdout", Interrupted(session._stdout))
@@ -235,7 +235,7 @@ def test_an_interrupted_question_ends_the_process(store, monkeypatch):
             find_many(store)
 
     assert find_many(store) == ["7"]
-    assert store._reader._session is not session
+    assert session_of(store) is not session
 
 
 class Interrupted:
@@ -251,7 +251,7 @@ class Interrupted:
 def test_what_is_read_ahead_is_what_is_asked_next_or_nobody_s(store):
     """Whoever asks between two groups gets the answer to his own question, and so does the one who goes on."""
     find_many(store)
-    session = store._reader._session
+    session = session_of(store)
     statement = "SELECT json_array(value) FROM json_each(?1) WHERE value"
     asked = [session.rows(statement, [1], ahead=[2]), session.rows(statement, [3]), session.rows(statement, [2])]
     ahead = [session.rows(statement, [4], ahead=[5]), session.rows(statement, [5], ahead=[6])]
@@ -281,9 +281,9 @@ def test_nothing_is_read_ahead_while_another_thread_asks(store, monkeypatch):
     """Its question would come between, and what was read ahead would be read once more."""
     find_many(store)
     asked = []
-    rows = type(store._reader._session).rows
+    rows = type(session_of(store)).rows
     monkeypatch.setattr(
-        type(store._reader._session), "rows", lambda *question: asked.append(question[3] is not None) or rows(*question)
+        type(session_of(store)), "rows", lambda *question: asked.append(question[3] is not None) or rows(*question)
     )
     ids = range(1, 4001)  # two questions
 
@@ -323,7 +323,7 @@ def test_a_file_may_have_any_name(tmp_path, name, reasons):
         store.claim(Claim("pinned", "7"))
 
         assert find_many(store) == ["7"]
-        assert store._reader._session is not None
+        assert session_of(store) is not None
     assert reasons() == []
 
 
@@ -336,12 +336,12 @@ from spanwise.orchestrator.mlmd import open_store
 store = open_store({url!r})
 def ask():
     assert len(store.find_claims("pinned", list(map(str, range({len(MANY)}))))) == 1
-    return store._reader._session._process.pid
+    return store._reader._idle[0].session._process.pid
 {IN_CHILD}def refused():
     try:
         ask()
     except StoreError:
-        store._reader._session = None
+        store._reader._idle.clear()
         return
     raise AssertionError
 before = ask()

@@ -8,7 +8,7 @@ import pytest
 from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Claim
-from tests.contract.conftest import SERVERS, fresh_url
+from tests.contract.conftest import SERVERS, fresh_url, session_of
 from tests.contract.poolers import PGBOUNCER, pooled
 from tests.contract.records import MODELS, model, publish, told
 from tests.contract.test_store_readings import ask
@@ -62,7 +62,7 @@ def test_a_pooler_changes_no_answer(url, tmp_path, reasons, settings):
         assert one.find_claim("tick", "1").facts["n"] == 2
         for store in (one, other):
             assert ask(store._reader) == ask(store._reader._otherwise)
-            assert store._reader._session is not None
+            assert session_of(store) is not None
     assert reasons() == []
 
 

@@ -24,7 +24,7 @@ from spanwise.orchestrator.mlmd import (
 from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Claim
-from tests.contract.conftest import SERVERS, fresh_url
+from tests.contract.conftest import SERVERS, fresh_url, session_of
 from tests.contract.test_store import AWKWARD, properties
 
 KINDS = ["sqlite", *(kind for kind in SERVERS if kind == "postgresql")]
@@ -113,7 +113,7 @@ def test_both_readings_agree(store, runs):
 
     by_sql = ask(store._reader)
 
-    assert store._reader._session is not None, "SQL was asked"
+    assert session_of(store) is not None, "SQL was asked"
     assert by_sql == ask(store._reader._otherwise)
 
 

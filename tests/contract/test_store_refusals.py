@@ -4,6 +4,7 @@ import contextlib
 import logging
 import signal
 import uuid
+from concurrent import futures
 from urllib.parse import urlsplit
 
 import psycopg2
@@ -13,8 +14,9 @@ from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.mlmd import open_store, sql_reader
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Claim
-from tests.contract.conftest import SERVERS, fresh_url
+from tests.contract.conftest import SERVERS, fresh_url, session_of
 from tests.contract.test_store_readings import ask
+from tests.servers import eventually
 
 pytestmark = pytest.mark.skipif("postgresql" not in SERVERS, reason="no SPANWISE_TEST_POSTGRESQL")
 
@@ -55,9 +57,14 @@ def make_role(url, own):
 
 @pytest.fixture
 def lock(url):
-    """Holds a table, as ALTER TABLE or VACUUM FULL does, until the test has ended."""
+    """Holds a table, as ALTER TABLE or VACUUM FULL does, until the test has ended or releases it."""
     with contextlib.closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
-        yield lambda table: cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+
+        def lock(table):
+            cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            return connection
+
+        yield lock
 
 
 @pytest.mark.parametrize(
@@ -109,7 +116,7 @@ def test_tables_in_another_schema_are_read_where_the_role_looks(make_role):
 
         assert store.pipelines() == ["flights"]
         assert ask(store._reader) == ask(store._reader._otherwise)
-        assert store._reader._session is not None
+        assert session_of(store) is not None
 
 
 def test_a_statement_that_is_refused_is_logged_once(own, make_role, caplog):
@@ -136,6 +143,59 @@ def test_a_question_about_a_locked_table_is_given_up(url, lock):
 
         with pytest.raises(StoreUnavailable, match="was locked by others"):
             store.pipelines()
+
+
+def test_a_question_waits_for_no_question_of_another_thread(url, lock):
+    """One of them waits for a table that others have locked; further questions share a second session."""
+    with (
+        contextlib.closing(open_store(url, deadline_s=600)) as store,
+        futures.ThreadPoolExecutor(3) as threads,
+        contextlib.closing(lock("event")) as holder,
+    ):
+        waiting = threads.submit(store._reader.events, [1])
+        eventually(lambda: is_waiting(url))
+
+        answers = [*threads.map(lambda _: store.pipelines(), range(8))]
+
+        assert answers == [store.pipelines()] * 8
+        assert not waiting.done()
+        holder.rollback()
+        assert waiting.result(60) == []
+        assert len(store._reader._idle) == 2
+
+
+def test_where_no_second_session_is_let_in_questions_take_turns(url, own, make_role, lock, caplog):
+    """The first that is refused is answered by ml-metadata, and the log says so; then they wait for one another."""
+    caplog.set_level(logging.INFO, logger=sql_reader.log.name)
+    there = make_role(GRANTS)
+    with (
+        contextlib.closing(open_store(there, deadline_s=600)) as store,
+        futures.ThreadPoolExecutor(2) as threads,
+        contextlib.closing(lock("event")) as holder,
+    ):
+        first = threads.submit(store._reader.events, [1])
+        eventually(lambda: is_waiting(url))
+        own(f"ALTER ROLE {urlsplit(there).username} CONNECTION LIMIT 0")
+        expected = store.pipelines()
+
+        second = threads.submit(store.pipelines)
+        eventually(lambda: not second.running() or len(store._reader._changed._waiters) == 1)
+        assert not second.done()
+        holder.rollback()
+
+        assert first.result(60) == []
+        assert second.result(60) == expected
+        assert session_of(store) is not None
+    assert [record.reason for record in caplog.records if "too many connections" in record.reason]
+
+
+def is_waiting(url):
+    """Whether a session waits for a lock."""
+    with contextlib.closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return cursor.fetchone() == (1,)
 
 
 def test_a_signal_is_handled_while_a_question_waits(url, lock):

@@ -18,7 +18,7 @@ from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.inspect import doctor
 from spanwise.scheduler.project.settings import read
-from tests.contract.conftest import IN_CHILD, SERVERS, fresh_url
+from tests.contract.conftest import IN_CHILD, SERVERS, fresh_url, session_of
 
 pytestmark = pytest.mark.skipif("postgresql" not in SERVERS, reason="no SPANWISE_TEST_POSTGRESQL")
 
@@ -80,7 +80,7 @@ def test_a_server_that_asks_for_a_password_is_read_by_sql(role, reasons):
         store.begin_run(Run(pipeline="flights"))
 
         assert store.pipelines() == ["flights"]
-        assert store._reader._session is not None
+        assert session_of(store) is not None
     assert reasons() == []
 
 
@@ -96,11 +96,11 @@ def test_a_password_that_was_changed_leaves_the_open_store_to_ml_metadata(role, 
     """The connections that it has go on, and the log says why reading is slower, without the password."""
     with contextlib.closing(open_store(url_of(role, PASSWORD))) as store:
         store.begin_run(Run(pipeline="flights"))
-        store._reader._drop()
+        store._reader.close()
         administer(f"ALTER ROLE {role} PASSWORD 'another'")
 
         assert store.pipelines() == ["flights"]
-        assert store._reader._session is None
+        assert session_of(store) is None
     (why,) = reasons()
     assert "password authentication failed" in why
     assert PASSWORD not in why
@@ -119,12 +119,12 @@ def test_a_refusal_that_passes_is_not_for_good(role, administer, reasons):
 
         now += sql_reader.RETRY_S - 1
         store.pipelines()
-        before = store._reader._session
+        before = session_of(store)
         now += 1
         store.pipelines()
 
         assert before is None
-        assert store._reader._session is not None
+        assert session_of(store) is not None
     (why,) = reasons()
     assert "too many connections for role" in why
 
@@ -132,12 +132,12 @@ def test_a_refusal_that_passes_is_not_for_good(role, administer, reasons):
 def test_a_session_that_is_killed_is_opened_once_more(url, store, administer, reasons):
     """The question is still answered by SQL."""
     store.begin_run(Run(pipeline="flights"))
-    (before,) = store._reader._session.rows(PID, [])
+    (before,) = session_of(store).rows(PID, [])
 
     administer("SELECT pg_terminate_backend(%s, 10000)", before)
 
     assert store.pipelines() == ["flights"]
-    assert store._reader._session.rows(PID, []) != [before]
+    assert session_of(store).rows(PID, []) != [before]
     assert reasons() == []
 
 
@@ -160,7 +160,7 @@ def test_the_last_of_numbered_records_is_found_in_one_question(store, monkeypatc
 def test_an_interrupted_question_ends_the_session(url, store, monkeypatch):
     """What the server knows of its statements is unknown then."""
     store.pipelines()
-    session = store._reader._session
+    session = session_of(store)
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -171,7 +171,7 @@ def test_an_interrupted_question_ends_the_session(url, store, monkeypatch):
             store.pipelines()
     store.pipelines()
 
-    assert store._reader._session is not session
+    assert session_of(store) is not session
 
 
 def test_a_fork_does_not_disturb_the_connections(url, store, administer):
@@ -186,12 +186,12 @@ def ask():
     assert store.pipelines() == ["flights"]
     assert [row.name for row in store._reader._otherwise.contexts_of_type(declarations.PIPELINE)] == ["flights"]
     pids = "SELECT to_json(pid) FROM pg_stat_activity WHERE datname = current_database() AND $1::json IS NOT NULL"
-    return sorted(store._reader._session.rows(pids, []))
+    return sorted(store._reader._idle[0].session.rows(pids, []))
 {IN_CHILD}def refused():
     try:
         store.pipelines()
     except StoreError:
-        store._reader._session = None
+        store._reader._idle.clear()
         return
     raise AssertionError
 before = ask()
@@ -215,7 +215,7 @@ def test_without_psycopg2_all_is_read_by_ml_metadata(url, store, monkeypatch, re
     with contextlib.closing(open_store(url)) as other:
         found = other.run("flights", run.number)
         other.pipelines()
-        assert other._reader._session is None
+        assert session_of(other) is None
     (why,) = reasons()
     advice = {check.name: check for check in doctor.run_checks(settings)}["reading"]
 
@@ -238,7 +238,7 @@ def test_the_session_has_the_limits_for_silent_servers(url, store):
     """Those of the sockets of ml-metadata."""
     store.pipelines()
 
-    said = store._reader._session._connection.info.dsn_parameters
+    said = session_of(store)._connection.info.dsn_parameters
 
     assert {name: said[name] for name in silence.LIBPQ_OPTIONS} == {
         name: str(value) for name, value in silence.LIBPQ_OPTIONS.items()
