@@ -58,6 +58,11 @@ class AccessPolicy:
             return self.secret
         return hashlib.sha256("\0".join(sorted(self.tokens.values())).encode()).digest()
 
+    def make_cookie(self, visit: Visit) -> str:
+        """The header that gives a browser a session."""
+        secure = "; Secure" if self.secure else ""
+        return f"{COOKIE}={visit.seal(self.key)}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Lax{secure}"
+
     def role_of(self, token: str) -> WebRole | None:
         """What a token permits; compared in constant time, with every token."""
         found = None
@@ -79,6 +84,11 @@ class Visit:
     @classmethod
     def begin(cls, role: WebRole, person: str) -> Self:
         return cls(role=role, person=person, word=secrets.token_urlsafe(12), until=int(time.time()) + SESSION_S)
+
+    @classmethod
+    def by_token(cls, role: WebRole) -> Self:
+        """Of somebody who is known by a token alone."""
+        return cls.begin(role, f"{role.value} by token")
 
     def seal(self, key: bytes) -> str:
         """The session as the text of a cookie."""

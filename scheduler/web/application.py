@@ -170,11 +170,10 @@ class _Handler:
         form = dict(parse_qsl((await request.body())[:4096].decode("utf-8", "replace")))
         given = form if request.method == "POST" else request.query_params
         where = "/" + str(given.get("next", "/")).lstrip("/\\")
-        if request.method == "POST" and self._site.policy.role_of(form.get("token", "").strip()) is not None:
-            from urllib.parse import urlencode
-
-            mark = "&" if "?" in where else "?"
-            return RedirectResponse(f"{where}{mark}{urlencode({'token': form['token'].strip()})}", 303)
+        policy = self._site.policy
+        role = policy.role_of(form.get("token", "").strip()) if request.method == "POST" else None
+        if role is not None:
+            return RedirectResponse(where, 303, {"set-cookie": policy.make_cookie(Visit.by_token(role))})
         page = Page("login.html", "A token is needed", {"next": where, "wrong": request.method == "POST"})
         return HTMLResponse(self._site.renderer.render(page, None, "/login"), 403 if request.method == "POST" else 200)
 

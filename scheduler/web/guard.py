@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from spanwise.scheduler.web.access import COOKIE, SESSION_S, AccessPolicy, Visit, accepts_path
+from spanwise.scheduler.web.access import COOKIE, AccessPolicy, Visit, accepts_path
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -60,7 +60,7 @@ class Guard:
             return
         visit, fresh = self._identify(headers)
         if visit is None and not path.startswith(_OPEN):
-            await self._admit(path, scope["query_string"].decode("latin-1"))(scope, receive, answer)
+            await self._admit(scope)(scope, receive, answer)
             return
         scope["visit"] = visit
         if visit is not None and scope["method"] not in ("GET", "HEAD"):
@@ -70,7 +70,8 @@ class Guard:
                     403, "Not sent from a page of this server", "Open the page again, and send the form from there."
                 )(scope, receive, answer)
                 return
-        await self._app(scope, receive, _with_cookie(answer, self._cookie(visit)) if visit and fresh else answer)
+        cookie = self._policy.make_cookie(visit) if visit and fresh else ""
+        await self._app(scope, receive, _with_cookie(answer, cookie) if cookie else answer)
 
     def _refuse_site(self, method: str, headers: dict[str, str]) -> Asgi | None:
         host = headers.get("host", "")
@@ -100,30 +101,28 @@ class Guard:
             return (visit, False) if visit and visit.person == person else (Visit.begin(policy.role, person), True)
         if visit is not None:
             return visit, False
-        scheme, _, token = headers.get("authorization", "").partition(" ")
         if policy.tokens:
-            role = policy.role_of(_decode(token).strip()) if scheme.lower() == "bearer" else None
-            return (None if role is None else Visit.begin(role, f"{role.value} by token")), False
+            role = policy.role_of(_bearer_of(headers))
+            return (None if role is None else Visit.by_token(role)), False
         return Visit.begin(policy.role, self._me), True
 
-    def _admit(self, path: str, query_string: str) -> Asgi:
+    def _admit(self, scope: Scope) -> Asgi:
         """What a reader without a session gets: one, for the token in the address; or the question for a token."""
-        query = dict(parse_qsl(query_string))
-        if (role := self._policy.role_of(query.pop("token", ""))) is not None:
-            where = f"{_local(path)}{f'?{urlencode(query)}' if query else ''}"
-            return _redirect(where, self._cookie(Visit.begin(role, f"{role.value} by token")))
+        path: str = scope["path"]
+        here: str = scope["raw_path"].decode("latin-1")
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        role = self._policy.role_of(dict(query).get("token", ""))
+        rest = [(name, value) for name, value in query if role is None or name != "token"]
+        asked = f"{here}{f'?{urlencode(rest)}' if rest else ''}"
+        if role is not None:
+            return _redirect(_local(asked), self._policy.make_cookie(Visit.by_token(role)))
         if self._policy.trust_header:
             return self._refuse(
                 401, "Nobody has authenticated you", f"The proxy has set no {self._policy.trust_header}."
             )
         if path.startswith(("/api/", "/live")):
             return self._refuse(401, "A token is needed", "Send it as:  Authorization: Bearer TOKEN")
-        return _redirect(f"/login?{urlencode({'next': path})}")
-
-    def _cookie(self, visit: Visit) -> str:
-        secure = "; Secure" if self._policy.secure else ""
-        sealed = visit.seal(self._policy.key)
-        return f"{COOKIE}={sealed}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Lax{secure}"
+        return _redirect(f"/login?{urlencode({'next': asked})}")
 
     async def _serve_file(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`/file/UNTIL/SIGNATURE/…` needs no session: its signature says that a page has shown it to somebody."""
@@ -138,8 +137,11 @@ class Guard:
 
 
 def _is_form_of(visit: Visit, key: bytes, headers: dict[str, str], receive: Receive) -> bool:
-    """Whether a state change comes from a form of this session, or from a program that sends its token itself."""
-    if headers.get("authorization"):
+    """Whether a state change comes from a form of this session, or from a program that sends its token itself.
+
+    A browser sends by itself what a proxy has asked for by HTTP's Basic scheme, and with forms of other sites too.
+    """
+    if _bearer_of(headers):
         return True
     form = parse_qs(getattr(receive, "body", b"").decode("utf-8", "replace"))
     return visit.accepts_form(next(iter(form.get(FORM_TOKEN, [])), ""), key)
@@ -170,9 +172,10 @@ def _host_of(url: str) -> tuple[str, str]:
         return "", ""
 
 
-def _decode(header: str) -> str:
-    """What a program has sent as UTF-8: headers are read as Latin-1."""
-    return header.encode("latin-1").decode("utf-8", "replace")
+def _bearer_of(headers: dict[str, str]) -> str:
+    """The token that a program has sent, as UTF-8: headers are read as Latin-1."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.encode("latin-1").decode("utf-8", "replace").strip() if scheme.lower() == "bearer" else ""
 
 
 def _cookie_of(header: str) -> str:
@@ -181,13 +184,13 @@ def _cookie_of(header: str) -> str:
 
 
 def _local(path: str) -> str:
-    """A path on this server: `//other.site` would be another one."""
+    """A path on this server: `//other.site` would be another one. Of an address as it was sent, so with no blanks."""
     return "/" + path.lstrip("/\\")
 
 
 def _redirect(where: str, cookie: str = "") -> Asgi:
     async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
-        headers = [(b"location", where.encode("latin-1", "replace")), (b"content-length", b"0")]
+        headers = [(b"location", where.encode("latin-1")), (b"content-length", b"0")]
         headers += [(b"set-cookie", cookie.encode("latin-1"))] if cookie else []
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -95,7 +96,10 @@ def test_a_token_opens_a_session_and_leaves_the_address(guarded):
         browser.cookies.clear()
         assert browser.get("/", headers={"authorization": "Bearer an-operator's-token"}).status_code == 200
         assert browser.get("/", headers={"cookie": cookie.replace(".", ".0", 1)}).status_code == 303
-        assert browser.get("/%2Fevil.example.com/?token=a-viewer's-token").headers["location"].startswith("/evil")
+        assert (
+            browser.get("http://models.example.com//evil.example.com/?token=a-viewer's-token").headers["location"]
+            == "/evil.example.com/"
+        )
 
 
 def test_a_token_may_have_spaces_and_letters_of_any_language(folder, site, monkeypatch):
@@ -104,14 +108,42 @@ def test_a_token_may_have_spaces_and_letters_of_any_language(folder, site, monke
     policy = make_policy("127.0.0.1", tokens=read_tokens(os.environ))
     token = "one key + für: alle"
     with ask(replace(site, policy=policy)) as browser:
-        sent = browser.post("/login", data={"token": f"{token} ", "next": "/data"}).headers["location"]
-        entered = browser.get(sent)
+        entered = browser.post("/login", data={"token": f"{token} ", "next": "/data"})
         assert entered.headers["location"] == "/data"
+        assert browser.get("/data").status_code == 200
+        browser.cookies.clear()
+        assert browser.get("/data", params={"token": token}).headers["location"] == "/data"
         assert browser.get("/data").status_code == 200
         browser.cookies.clear()
         program = browser.get("/api/pipelines", headers={"authorization": f"Bearer {token}".encode()})
         assert program.status_code == 200
         assert browser.get("/api/pipelines", headers={"authorization": b"Bearer \xff"}).status_code == 401
+
+
+def test_who_signs_in_comes_to_the_page_that_was_asked_for(guarded):
+    """By the form, which leaves no token in an address, and by the address; whatever the page's name and its query."""
+    asked = "/p/vols-d%C3%A9part-%E8%88%AA/runs?state=failed&page=2"
+    with ask(guarded, "http://models.example.com") as browser:
+        login = browser.get(asked).headers["location"]
+        after = dict(parse_qsl(urlsplit(login).query))["next"]
+        signed_in = browser.post("/login", data={"token": "a-viewer's-token", "next": after})
+        browser.cookies.clear()
+        by_address = browser.get(f"{asked}&token=a-viewer's-token")
+        browser.cookies.clear()
+        elsewhere = browser.get("/%09/evil.example.com/?token=a-viewer's-token")
+
+    assert signed_in.headers["location"] == asked
+    assert "HttpOnly" in signed_in.headers["set-cookie"]
+    assert by_address.headers["location"] == asked
+    assert elsewhere.headers["location"] == "/%09/evil.example.com/"
+
+
+def test_credentials_that_a_browser_sends_by_itself_stand_for_no_form(site):
+    """Those of a proxy, by HTTP's Basic scheme, come with the forms of any site; those of a program do not."""
+    basic = {"authorization": "Basic YW5uOnNlY3JldA=="}
+    with ask(site) as browser:
+        assert browser.post("/do/run", headers=basic).status_code == 403
+        assert browser.post("/do/run", headers={"authorization": "Bearer anything"}).status_code != 403
 
 
 def test_a_session_is_over_when_its_time_or_the_tokens_are(guarded):
