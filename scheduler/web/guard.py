@@ -126,9 +126,8 @@ class Guard:
 
     async def _serve_file(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`/file/UNTIL/SIGNATURE/…` needs no session: its signature says that a page has shown it to somebody."""
-        _, _, until, signature, *rest = scope["path"].split("/")
-        path = "/".join(rest)
-        if not until.isdigit() or not accepts_path(self._policy.key, path, int(until), signature):
+        _, _, until, signature, path = (scope["path"].split("/", 4) + 3 * [""])[:5]
+        if not until.isdecimal() or not accepts_path(self._policy.key, path, int(until), signature):
             await self._refuse(403, "This link is over", "Open the page of the artifact again.")(scope, receive, send)
             return
         scope["path"] = f"/file/{path}"

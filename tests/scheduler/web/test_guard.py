@@ -177,3 +177,20 @@ def test_streams_are_bounded(site, monkeypatch):
     assert refused.status_code == 503
     assert "Too many pages are open" in refused.text
     assert over.text.startswith("event: over")
+
+
+@pytest.mark.parametrize("path", ["/file/", "/file/9", "/file/9/x", "/file/²/x/1/a.html", "/file/9/ü/1/a.html"])
+def test_a_link_to_a_file_that_nobody_made_is_over(site, path):
+    """However little of it there is."""
+    with ask(site) as browser:
+        refused = browser.get(path)
+
+    assert refused.status_code == 403
+    assert "This link is over" in refused.text
+
+
+@pytest.mark.parametrize("cookie", ["", ".", "ü.ü", "zz.zz"])
+def test_a_cookie_that_nobody_made_is_no_session(guarded, cookie):
+    """Whatever it holds."""
+    with ask(guarded, "http://models.example.com") as browser:
+        assert browser.get("/", headers={"cookie": f"spanwise_session={cookie}".encode()}).status_code == 303
