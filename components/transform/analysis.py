@@ -30,8 +30,10 @@ def analyze_window(window: TransformWindow) -> Preprocessor:
         )
         if not phase:
             for name, expression in trace.features.items():
-                refuse_unless_row_wise(feature_label(name), expression)
+                refuse_unless_row_wise(feature_label(name), expression, window.types)
         if trace.complete:
+            for text, expression in trace.made:
+                refuse_unless_row_wise(f"{text}: what `use` makes of its value", expression, window.types)
             break
         calls = list(trace.pending.values())
         waiting = {key: ", ".join(map(feature_label, names)) for key, names in trace.waiting().items()}
@@ -51,7 +53,7 @@ def analyze_window(window: TransformWindow) -> Preprocessor:
 
 def _check_call(call: AnalyzerCall, who: str, types: Mapping[str, pl.DataType]) -> None:
     for each in call.inputs:
-        refuse_unless_row_wise(who, each)
+        refuse_unless_row_wise(who, each, types)
     reason = call.analyzer.refusal(*[type_of(each, types, who) for each in call.inputs])
     if reason is not None:
         raise PreprocessingError(f"{who}: {reason}.")

@@ -6,13 +6,16 @@ computed over whatever piece comes along: in its place belongs an analyzer.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 import polars as pl
 
 from spanwise.components.transform.analyzers import PreprocessingError
-from spanwise.components.transform.graph import evaluate, feature_label
+from spanwise.components.transform.graph import evaluate, feature_label, type_of
+from spanwise.components.transform.inner_nulls import Json
 from spanwise.components.transform.trace import format_expression
 
 _AGGREGATIONS = frozenset({"Agg", "Len", "Over", "Rolling", "Slice", "Filter", "Sort", "SortBy", "Gather", "Explode"})
@@ -24,19 +27,20 @@ _INSTEAD = (
 )
 
 
-def refuse_unless_row_wise(who: str, expression: pl.Expr) -> None:
-    """Reads the expression, without data; it cannot see into functions of Python.
+def refuse_unless_row_wise(who: str, expression: pl.Expr, types: Mapping[str, pl.DataType]) -> None:
+    """Reads the expression over columns of these types, without data; it cannot see into functions of Python.
 
     Raises:
         PreprocessingError: it looks at several rows at once.
     """
     try:
-        written = expression.meta.serialize(format="json")
+        written = json.loads(expression.meta.serialize(format="json"))
     except pl.exceptions.PolarsError:
         return  # some functions of Python have no such form; `probe` looks at what they do
-    names = set(_names(json.loads(written)))
+    names = set(_names(written))
     aggregations = names & _AGGREGATIONS
-    if aggregations or not (_is_separable(expression) or "SearchSorted" in names):
+    whole = "SearchSorted" in names or _is_separable(expression)
+    if aggregations or not whole or not all(_takes_row_by_row(call, types) for call in _calls(written)):
         what = f" ({', '.join(sorted(aggregations))})" if aggregations else ""
         raise PreprocessingError(
             f"{who} looks at several rows at once{what}: {format_expression(expression)}. {_INSTEAD}"
@@ -65,10 +69,67 @@ def probe(named: Mapping[str, pl.Expr], frame: pl.DataFrame, label: Callable[[st
 def _is_separable(expression: pl.Expr) -> bool:
     meta = expression.meta
     try:
-        # a constant is neither, and as good as any
-        return (meta.is_row_separable() and meta.is_length_preserving()) or meta.is_scalar()
+        if meta.is_scalar():
+            return not meta.root_names()  # a constant is as good as any
+        return meta.is_row_separable() and meta.is_length_preserving()
     except pl.exceptions.PolarsError:
         return True  # it cannot tell without the types of the columns
+
+
+_WHOLE = {"IsIn": (1,), "Replace": (1, 2), "ReplaceStrict": (1, 2), "SearchSorted": (0,)}
+"""Which inputs of a function are taken as a whole, not row by row: values to look in or up, boundaries."""
+
+
+def _takes_row_by_row(call: Mapping[str, Json], types: Mapping[str, pl.DataType]) -> bool:
+    """Whether a function by itself, whatever its inputs are made of, gives each row a value of its own.
+
+    Polars says of an expression that it does also where only a part of it does not, such as `x - x.quantile(0.5)`.
+    """
+    inputs = cast("list[Json]", call["input"])
+    name = _function_name(call["function"])
+    for place in _WHOLE.get(name, ()):
+        if place < len(inputs) and _has_column(inputs[place]):
+            return name == "IsIn" and _is_list(inputs[place], types)
+    if name == "SearchSorted":
+        return True
+    alone = [{"Column": "\x1a"} if _has_column(each) else each for each in inputs]
+    return _is_separable(_read({"Function": {**call, "input": cast("Json", alone)}}))
+
+
+def _function_name(function: Json) -> str:
+    if isinstance(function, dict) and "Boolean" in function:
+        function = function["Boolean"]
+    return next(iter(function), "") if isinstance(function, dict) else str(function)
+
+
+def _is_list(node: Json, types: Mapping[str, pl.DataType]) -> bool:
+    try:
+        return isinstance(type_of(_read(node), types, ""), pl.List | pl.Array)
+    except PreprocessingError:
+        return True  # made of what is not known yet
+
+
+def _read(node: Json) -> pl.Expr:
+    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
+
+
+def _has_column(node: Json) -> bool:
+    return any(name in ("Column", "Field") for name in _names(node))
+
+
+def _calls(node: Json) -> Iterator[Mapping[str, Json]]:
+    """The functions of an expression in JSON form, with their inputs; not those that are evaluated within lists."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _calls(each)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            if key == "Function" and isinstance(value, dict) and "input" in value:
+                yield value
+            if key == "Eval" and isinstance(value, dict):
+                yield from _calls(value["expr"])
+            elif key != "Literal":
+                yield from _calls(value)
 
 
 def _names(node: object) -> Iterator[str]:

@@ -81,6 +81,7 @@ class PreprocessingTrace:
     pending: dict[bytes, AnalyzerCall] = field(default_factory=dict)  #: unknown, and waiting for nothing else
     names: dict[bytes, str] = field(default_factory=dict)  #: of the calls whose values are known, in order
     features: dict[str, pl.Expr] = field(default_factory=dict)
+    made: list[tuple[str, pl.Expr]] = field(default_factory=list)  #: by the user's `use`, with the text of the call
     complete: bool = True  #: nothing is unknown
     _unknown: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     _labels: Counter[str] = field(default_factory=Counter)
@@ -98,7 +99,10 @@ class PreprocessingTrace:
             return use(self.values[self._stored_name(call, self.values)])
         if key in self.known:
             self._name(call)
-            return use(self.known[key])
+            found = use(self.known[key])
+            if isinstance(found, pl.Expr) and not _is_ours(use):
+                self.made.append((call.text, found))
+            return found
         self.pending[key] = call
         return self._placeholder((key,))
 
@@ -185,6 +189,11 @@ def _feature(function: str, feature: object, expression: object) -> str:
             f"{function}: feature {feature!r} is {format_expression(expression)}, several columns; name one."
         )
     return feature
+
+
+def _is_ours(use: Use) -> bool:
+    function = use.func if isinstance(use, partial) else use
+    return str(getattr(function, "__module__", "")).startswith("spanwise.")
 
 
 def _key(analyzer: Analyzer[object], inputs: tuple[pl.Expr, ...]) -> bytes:

@@ -517,6 +517,46 @@ def looks_at_the_row_before(columns):
     return {"step": columns["distance"].shift(1)}
 
 
+def fills_with_the_median_of_a_piece(columns):
+    hour = columns["hour"]
+    return {"hour": hour.fill_null(hour.quantile(0.5))}
+
+
+def asks_whether_any_is_missing(columns):
+    hour = columns["hour"]
+    return {"hour": pl.when(hour.is_null().any()).then(0.0).otherwise(hour)}
+
+
+def asks_beside_a_hash(columns):
+    return {"code": hash_buckets(columns["carrier"], 5) * columns["hour"].null_count()}
+
+
+def fills_with_the_group_before(columns):
+    return {"group": bucketize(columns["hour"], 4).forward_fill()}
+
+
+def fills_what_an_analyzer_gives(columns):
+    hour = columns["hour"]
+    return {"hour": analyze(Longest(), columns["carrier"], use=lambda longest: hour.forward_fill() * longest)}
+
+
+def looks_around_in_a_struct(columns):
+    both = pl.struct(columns["hour"], columns["distance"])
+    return {"both": both.struct.with_fields(pl.field("hour").is_null().any().alias("any"))}
+
+
+def looks_in_a_column(columns):
+    return {"known": columns["distance"].is_in(columns["hour"].cast(pl.Int64))}
+
+
+def looks_up_in_a_column(columns):
+    return {"far": columns["distance"].replace(columns["distance"], columns["hour"])}
+
+
+def searches_a_column(columns):
+    return {"place": columns["hour"].search_sorted(columns["hour"])}
+
+
 def looks_around_in_python(columns):
     return {"rank": columns["distance"].map_batches(lambda s: s - s.min(), return_dtype=pl.Int64)}
 
@@ -583,6 +623,15 @@ def changes_type(columns):
         (looks_at_all_rows, r"^feature 'centred' looks at several rows at once \(Agg\): .*\.mean\(\)"),
         (looks_at_all_rows_below, r"^feature 'centred': MeanAndDeviation of .* looks at several rows at once \(Agg\)"),
         (looks_at_the_row_before, r"^feature 'step' looks at several rows at once: .*shift"),
+        (fills_with_the_median_of_a_piece, r"^feature 'hour' looks at several rows at once: .*quantile"),
+        (asks_whether_any_is_missing, r"^feature 'hour' looks at several rows at once: .*any"),
+        (asks_beside_a_hash, r"^feature 'code' looks at several rows at once: .*null_count"),
+        (fills_with_the_group_before, r"^feature 'group' looks at several rows at once: .*fill_null"),
+        (fills_what_an_analyzer_gives, r"^Longest of .*: what `use` makes of its value looks at several rows at once"),
+        (looks_around_in_a_struct, r"^feature 'both' looks at several rows at once: .*any"),
+        (looks_in_a_column, r"^feature 'known' looks at several rows at once: .*is_in"),
+        (looks_up_in_a_column, r"^feature 'far' looks at several rows at once: .*replace"),
+        (searches_a_column, r"^feature 'place' looks at several rows at once: .*search_sorted"),
         (looks_around_in_python, r"^feature 'rank' has other values when its rows come in two parts"),
         (scales_text, r"^feature 'carrier': MeanAndDeviation of col\(\"carrier\"\): it analyzes numbers, not String"),
         (counts_fractions, r"^feature 'hour': Terms.*: a vocabulary is of .*, not of Float64"),
