@@ -6,6 +6,7 @@ waits for another; a known value is a literal.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import threading
 import traceback
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeAlias, TypeVar, cast
 
 from spanwise.components.deferred_polars import pl
@@ -97,6 +98,7 @@ class PreprocessingTrace:
         call = AnalyzerCall(analyzer=analyzer, inputs=inputs, key=key, roots=roots)
         if self.values is not None:
             return use(self.values[self._stored_name(call, self.values)])
+        _refuse_other_than_fields(analyzer)
         if key in self.known:
             self._name(call)
             found = use(self.known[key])
@@ -226,6 +228,18 @@ def analyze(analyzer: Analyzer[S], *inputs: pl.Expr, use: Use | None = None) -> 
     if not inputs:
         raise PreprocessingError(f"{name} needs something to analyze: analyze({name}(…), columns['distance']).")
     return trace.resolve(cast("Analyzer[object]", analyzer), inputs, use or partial(literal, name))
+
+
+def _refuse_other_than_fields(analyzer: Analyzer[object]) -> None:
+    """Refuses parameters that are no fields: analyzers that differ in them alone would pass for one."""
+    name = type(analyzer).__name__
+    fields: set[str] = {f.name for f in dataclasses.fields(analyzer)} if dataclasses.is_dataclass(analyzer) else set()
+    for key in getattr(analyzer, "__dict__", {}):
+        if key not in fields and not isinstance(getattr(type(analyzer), key, None), cached_property):
+            raise PreprocessingError(
+                f"{name} has {key!r}, which is no field, so that two of them would count as the same analyzer. Make "
+                f"{name} a dataclass with its parameters as fields: @dataclass(frozen=True)."
+            )
 
 
 _SCALARS = (bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal)

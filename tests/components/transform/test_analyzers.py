@@ -1,5 +1,6 @@
 """Analyzers: accumulate, merge, finish; and what an expression asks of them."""
 
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanwise.components.transform.analyzers import (
+    Analyzer,
     Boundaries,
     Count,
     Extremes,
@@ -37,6 +39,28 @@ def learned(analyzer, *batches):
     """What an analyzer learns of batches, each state packed and unpacked on the way."""
     states = [analyzer.unpack(analyzer.pack(analyzer.accumulate(batch))) for batch in batches]
     return analyzer.finish(analyzer.merge(states))
+
+
+class Limit(Analyzer[int]):
+    """An analyzer that is no dataclass."""
+
+    def __init__(self, most):
+        self.most = most
+
+
+@dataclass(frozen=True)
+class Share(Analyzer[int]):
+    """An analyzer with one field."""
+
+    at: float
+
+
+class ShareOfMost(Share):
+    """One more parameter, which is no field."""
+
+    def __init__(self, at, most):
+        super().__init__(at)
+        object.__setattr__(self, "most", most)
 
 
 numbers = st.lists(st.none() | st.integers(-1000, 1000), max_size=40)
@@ -203,6 +227,11 @@ def test_a_nested_question_waits_for_the_inner_one():
         (lambda columns: {"y": bucketize(columns["x"], 1)}, "at least 2 buckets"),
         (lambda columns: {"y": quantile(columns["x"], 7)}, "a share from 0 to 1"),
         (lambda columns: {"y": analyze(Terms())}, "needs something to analyze"),
+        (lambda columns: {"y": analyze(Limit(3), columns["x"])}, "Limit has 'most', which is no field"),
+        (
+            lambda columns: {"y": analyze(ShareOfMost(0.5, 3), columns["x"])},
+            "ShareOfMost has 'most', which is no field",
+        ),
         (lambda columns: {"y": columns["x"] / 0 + int("seven")}, "ValueError: invalid literal"),
     ],
 )
