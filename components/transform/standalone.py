@@ -9,6 +9,7 @@ import __future__
 
 import ast
 import builtins
+import contextlib
 import hashlib
 import inspect
 import linecache
@@ -43,7 +44,8 @@ def extract_source(function: Callable[..., object]) -> str:
     """The source of a module that defines the function, or class, under its own name.
 
     Raises:
-        PreprocessingError: something it uses cannot be written as source; the message says what, and what to do.
+        PreprocessingError: something it uses cannot be written as source, or is something else when that source is run;
+            the message says what, and what to do.
     """
     if not isinstance(function, types.FunctionType | type):
         raise PreprocessingError(f"{function!r} is not a function that has a source; write it with def.")
@@ -57,7 +59,9 @@ def extract_source(function: Callable[..., object]) -> str:
         "\n".join(sorted(module.imports)),
         *module.definitions,
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    source = "\n\n".join(part for part in parts if part) + "\n"
+    module.compare(source)
+    return source
 
 
 def digest(source: str) -> str:
@@ -94,14 +98,14 @@ class StandaloneModule:
     imports: set[str] = field(default_factory=set)
     definitions: list[str] = field(default_factory=list)
     _bound: dict[str, object] = field(default_factory=dict)
+    _ways: dict[str, str] = field(default_factory=dict)  #: to the functions and classes that have a source here
+    _passing: set[str] = field(default_factory=set)  #: names that only the sources of functions with another name bind
 
     def add(self, name: str, value: object, way: str) -> None:
         """Binds `name` to `value` in the module; `way` is the path to it that an error shows."""
         if name in self._bound:
             if self._bound[name] is not value and not _are_equal(self._bound[name], value):
-                raise PreprocessingError(
-                    f"{way}: two different things are called {name!r} in the modules it comes from; rename one."
-                )
+                raise _same_name(name, way)
             return
         self._bound[name] = value
         if isinstance(value, types.ModuleType):
@@ -109,9 +113,10 @@ class StandaloneModule:
         elif _is_library(value):
             self._add_import(name, value, way)
         elif isinstance(value, types.FunctionType | type):
+            self._ways[name] = way
             self._add_source(name, value, way)
         else:
-            self.definitions.append(f"{name} = {self._literal(value, way)}")
+            self.definitions.append(f"{name} = {self.literal(value, way)}")
 
     def _add_module(self, name: str, module: types.ModuleType, way: str) -> None:
         if not _is_installed(module.__name__):
@@ -152,9 +157,37 @@ class StandaloneModule:
                 )
         self.definitions.append(source if own == name else f"{source}\n\n{name} = {own}")
         if own != name:
-            self._bound.setdefault(own, value)
+            calls_itself = isinstance(value, type) or any(isinstance(u, NameUse) and u.name == own for u in found)
+            self._bind_in_passing(own, value, way, calls_itself=calls_itself)
 
-    def _literal(self, value: object, way: str) -> str:  # noqa: C901, PLR0911  one case per type
+    def _bind_in_passing(self, own: str, value: object, way: str, *, calls_itself: bool) -> None:
+        """Notes that a source binds the name that it has inside, before it gets the one that it is used by."""
+        if self._bound.get(own, value) is not value and (calls_itself or own not in self._passing):
+            other = self._bound[own]
+            is_decorated = isinstance(other, types.FunctionType) and any(v is value for v in _around(other).values())
+            raise _hidden(way, other) if is_decorated else _same_name(own, way)
+        if own not in self._bound and not calls_itself:
+            self._passing.add(own)
+        self._bound.setdefault(own, value)
+
+    def compare(self, source: str) -> None:
+        """Runs the source of this module, and compares what it defines with what was added.
+
+        Arguments, decorators and the bodies of classes are evaluated when a function or class is defined; what they
+        were made of may have been something else at that time.
+        """
+        try:
+            made = vars(load(source))
+        except Exception as error:
+            raise PreprocessingError(
+                f"its source cannot be run by itself: {type(error).__name__}: {error}. Create what it lacks inside the "
+                "function."
+            ) from error
+        for name, way in self._ways.items():
+            if name not in self._passing:
+                _refuse_change(self._bound[name], made[name], way)
+
+    def literal(self, value: object, way: str) -> str:  # noqa: C901, PLR0911  one case per type
         """The source of a constant."""
         kind = type(value)
         if value is None or kind in (bool, int, str, bytes):
@@ -162,7 +195,7 @@ class StandaloneModule:
         if isinstance(value, float) and kind is float:
             return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
         if kind in (list, tuple, set, frozenset) and isinstance(value, list | tuple | set | frozenset):
-            parts = [self._literal(each, way) for each in value]
+            parts = [self.literal(each, way) for each in value]
             if isinstance(value, list):
                 return f"[{', '.join(parts)}]"
             if isinstance(value, tuple):
@@ -170,9 +203,9 @@ class StandaloneModule:
             braces = f"{{{', '.join(sorted(parts))}}}" if parts else "set()"
             return braces if kind is set else f"frozenset({braces if parts else ''})"
         if kind is dict and isinstance(value, dict):
-            pairs = [f"{self._literal(k, way)}: {self._literal(v, way)}" for k, v in value.items()]
+            pairs = [f"{self.literal(k, way)}: {self.literal(v, way)}" for k, v in value.items()]
             return f"{{{', '.join(pairs)}}}"
-        if kind in (date, datetime, time, timedelta, timezone):
+        if kind in (date, datetime, time, timedelta, timezone) and _is_plain_zone(getattr(value, "tzinfo", None)):
             self.imports.add("import datetime as _datetime")  # names of ours must not take those of the user
             return re.sub(r"\bdatetime\.", "_datetime.", repr(value))
         if kind is Decimal:
@@ -194,9 +227,97 @@ def _are_equal(mine: object, other: object) -> bool:
     return type(mine) is type(other) and isinstance(mine, int | float | str | bytes | tuple) and mine == other
 
 
+def _same_name(name: str, way: str) -> PreprocessingError:
+    return PreprocessingError(
+        f"{way}: two different things are called {name!r} in the modules it comes from; rename one."
+    )
+
+
+def _hidden(way: str, made: object) -> PreprocessingError:
+    return PreprocessingError(
+        f"{way}: its source gives {getattr(made, '__qualname__', made)!r}, which its decorator has put into its place. "
+        "Use functools.wraps in the decorator, or call the decorator inside the function."
+    )
+
+
+def _refuse_change(mine: object, made: object, way: str) -> None:
+    """Refuses a function or class that has become another one where its source was run by itself."""
+    if isinstance(mine, type):
+        _refuse_other_attributes(mine, vars(made), way)
+    elif isinstance(mine, types.FunctionType):
+        if not isinstance(made, types.FunctionType) or _form(mine) != _form(made):
+            raise _hidden(way, made)
+        given, now = _defaults(mine), _defaults(made)
+        for name in given:
+            _refuse_other_value(given[name], now.get(name), f"{way}: its argument {name!r}")
+        around, now = _around(mine), _around(made)
+        for name in around:
+            if name in now:  # what was around a function by itself is written as constants
+                _refuse_other_value(around[name], now[name], f"{way}: around it, {name!r}")
+        if hasattr(mine, "__wrapped__"):
+            _refuse_change(mine.__wrapped__, getattr(made, "__wrapped__", None), way)
+
+
+def _refuse_other_attributes(mine: type, made: Mapping[str, object], way: str) -> None:
+    methods = _methods(mine)
+    for name, found in vars(mine).items():
+        value, other = _function_of(found), _function_of(made.get(name))
+        if any(value is method for method in methods):
+            _refuse_change(value, other, f"{way}.{name}")
+        elif not name.startswith("__"):
+            _refuse_other_value(value, other, f"{way}: its attribute {name!r}")
+
+
+def _function_of(attribute: object) -> object:
+    return attribute.__func__ if isinstance(attribute, staticmethod | classmethod) else attribute
+
+
+def _refuse_other_value(mine: object, made: object, who: str) -> None:
+    before, after = _text(mine), _text(made)
+    if before != after:
+        raise PreprocessingError(
+            f"{who} is {before or repr(mine)}, and {after or repr(made)} when its source is run by itself: what it is "
+            "made of has another value by now. Write the value there, or make the function inside of another, whose "
+            "arguments are constants."
+        )
+
+
+def _text(value: object) -> str | None:
+    """The source of a constant, or the name of a function or class; None of other values."""
+    if isinstance(value, types.FunctionType | type):
+        return value.__name__
+    try:
+        return StandaloneModule().literal(value, "")
+    except PreprocessingError:
+        return None
+
+
+def _form(function: types.FunctionType) -> tuple[str, tuple[str, ...]]:
+    return function.__code__.co_name, function.__code__.co_varnames
+
+
+def _defaults(function: types.FunctionType) -> dict[str, object]:
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount][code.co_argcount - len(values) :]
+    return {**dict(zip(names, values, strict=True)), **(function.__kwdefaults__ or {})}
+
+
+def _around(function: types.FunctionType) -> dict[str, object]:
+    """The values of the names of the functions around it that it uses."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # defined later than the function, if ever
+            found[name] = cell.cell_contents
+    return found
+
+
+def _is_plain_zone(zone: object) -> bool:
+    return zone is None or isinstance(zone, timezone)
+
+
 def _is_data_type(value: object) -> bool:
     polars = sys.modules.get("polars")
-    if polars is None or not isinstance(value, polars.DataType):
+    if polars is None or not isinstance(value, polars.DataType) or value.is_nested():
         return False
     return "\n" not in repr(value) and "..." not in repr(value)
 
@@ -239,13 +360,7 @@ def _scope(value: types.FunctionType | type) -> Mapping[str, object]:
             found.update({k: v for k, v in inspect.getclosurevars(method).nonlocals.items() if k != "__class__"})
         return found
     plain_function = inspect.unwrap(value)
-    nonlocals = {}
-    for name, cell in zip(plain_function.__code__.co_freevars, plain_function.__closure__ or (), strict=True):
-        try:
-            nonlocals[name] = cell.cell_contents
-        except ValueError:  # defined later than the function, if ever
-            continue
-    return {**plain_function.__globals__, **nonlocals}
+    return {**plain_function.__globals__, **_around(plain_function)}
 
 
 def _methods(value: type) -> list[types.FunctionType]:

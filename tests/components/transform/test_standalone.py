@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial, wraps
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
@@ -53,6 +54,78 @@ def doubled(function):
 @doubled
 def decorated(x):
     return x + 1
+
+
+def raised(function):
+    def inner(x):
+        return function(x) + 1
+
+    return inner
+
+
+@raised
+def hidden(x):
+    return 10 * x
+
+
+def times(k):
+    def decorate(function):
+        @wraps(function)
+        def inner(x):
+            return k * function(x)
+
+        return inner
+
+    return decorate
+
+
+FACTOR = 2
+
+
+@times(FACTOR)
+def multiplied(x):
+    return x
+
+
+def scaled(x, by=FACTOR, *, plus=FACTOR):
+    return x * by + plus
+
+
+def partly_scaled():
+    def used(x, *, plus=FACTOR):
+        return x + plus
+
+    used.__kwdefaults__ = {"plus": 2}
+    return used
+
+
+class Scale:
+    factor = FACTOR
+
+    def of(self, x, more=0):
+        return x * self.factor + more
+
+
+class Patched:
+    factor = 2
+
+
+FACTOR = 3
+Patched.factor = 4
+
+
+def near(x):
+    return x + 1
+
+
+def make_near():
+    def near(x):
+        return x + 100
+
+    return near
+
+
+nearer = make_near()
 
 
 class Base(Analyzer[int]):
@@ -105,6 +178,29 @@ def test_libraries_are_imported_under_the_names_they_are_used_by():
     assert run(used) == (1, "scale_to_z_score", "analyze", dt.timedelta(1))
 
 
+def test_functions_of_one_name_that_do_not_meet_come_along():
+    """Two that other functions have made may have one name inside of these."""
+
+    def make_next():
+        def made(x):
+            return x + 1
+
+        return made
+
+    def make_last():
+        def made(x):
+            return x - 1
+
+        return made
+
+    following, before = make_next(), make_last()
+
+    def used(x):
+        return following(x), before(x)
+
+    assert run(used, 5) == (6, 4)
+
+
 def test_arguments_of_the_function_around_are_constants():
     """A preprocessing function made inside of another keeps what that one was called with."""
 
@@ -147,6 +243,16 @@ def test_the_source_is_the_same_each_time():
         (lambda: _uses_object, "-> OPEN is a object, which cannot be written as source.*Create it inside the function"),
         (lambda: _uses_cube, "'cube' is a lambda inside of a larger line"),
         (lambda: _uses_unknown, "uses 'nowhere', which is not defined"),
+        (lambda: hidden, "inner -> function: .* decorator .*functools.wraps"),
+        (lambda: _uses_hidden, "-> function: .* decorator .*functools.wraps"),
+        (lambda: scaled, "^scaled: its argument 'by' is 2, and 3 when its source is run by itself"),
+        (partly_scaled, "^used: its argument 'plus' is 2, and 3 when"),
+        (lambda: _uses_multiplied, "-> multiplied: around it, 'k' is 2, and 3 when"),
+        (lambda: _uses_scale, "-> Scale: its attribute 'factor' is 2, and 3 when"),
+        (lambda: _uses_patched, "-> Patched: its attribute 'factor' is 4, and 2 when"),
+        (lambda: _uses_two_of_one_name, "two different things are called 'near'"),
+        (lambda: _uses_nested_type, "-> LISTS is a List, which cannot be written as source"),
+        (lambda: _uses_zone, "-> BERLIN is a datetime, which cannot be written as source"),
         (lambda: _uses_own_module, "flow.* of yours, which is not installed .*import what you use of it by name"),
         (lambda: _imports_own_module, "line 2 of .*: it imports tests.published, a module of yours"),
     ],
@@ -167,6 +273,38 @@ def _uses_cube(columns):
 
 def _uses_unknown(columns):
     return nowhere(columns)  # noqa: F821
+
+
+def _uses_hidden(columns):
+    return hidden(columns)
+
+
+def _uses_multiplied(columns):
+    return multiplied(columns)
+
+
+def _uses_scale(columns):
+    return Scale().of(columns)
+
+
+def _uses_patched(columns):
+    return Patched.factor
+
+
+def _uses_two_of_one_name(columns):
+    return near(columns), nearer(columns)
+
+
+LISTS = pl.List(pl.Float64)
+BERLIN = dt.datetime(2013, 1, 2, tzinfo=ZoneInfo("Europe/Berlin"))
+
+
+def _uses_nested_type(columns):
+    return LISTS
+
+
+def _uses_zone(columns):
+    return BERLIN
 
 
 def _uses_own_module(columns):
