@@ -10,6 +10,7 @@ import __future__
 import ast
 import builtins
 import contextlib
+import functools
 import hashlib
 import inspect
 import linecache
@@ -19,10 +20,12 @@ import sys
 import textwrap
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 
 from spanwise.components.transform.analyzers.analyzer import PreprocessingError
 from spanwise.orchestrator.user_code import (
@@ -32,6 +35,7 @@ from spanwise.orchestrator.user_code import (
     Owner,
     code_within,
     operations,
+    owner_of_file,
     owner_of_module,
     uses,
 )
@@ -386,10 +390,14 @@ def _read_text(value: types.FunctionType | type) -> str:
     return inspect.getsource(value)
 
 
+_TEXTS: weakref.WeakKeyDictionary[types.FunctionType | type, str] = weakref.WeakKeyDictionary()
+"""Sources that were read: a pipeline is built long before its last node starts, and may be edited meanwhile."""
+
+
 def _read_source(value: types.FunctionType | type, name: str, way: str) -> tuple[str, str]:
     """Its source without indentation, and the name that it defines."""
     try:
-        source = textwrap.dedent(_read_text(value)).rstrip()
+        source = _TEXTS.get(value) or textwrap.dedent(_read_text(value)).rstrip()
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
         raise PreprocessingError(
@@ -397,15 +405,44 @@ def _read_source(value: types.FunctionType | type, name: str, way: str) -> tuple
         ) from error
     (statement, *_) = tree.body
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return source, statement.name
-    if (
+        own = statement.name
+    elif (
         isinstance(statement, ast.Assign)
         and isinstance(statement.value, ast.Lambda)
         and isinstance(statement.targets[0], ast.Name)
         and len(tree.body) == 1
     ):
-        return source, statement.targets[0].id
-    raise PreprocessingError(f"{way}: {name!r} is a lambda inside of a larger line; write it with def.")
+        own = statement.targets[0].id
+    else:
+        raise PreprocessingError(f"{way}: {name!r} is a lambda inside of a larger line; write it with def.")
+    for function in _methods(value) if isinstance(value, type) else [inspect.unwrap(value)]:
+        _refuse_edited(function, way)
+    _TEXTS[value] = source
+    return source, own
+
+
+def _refuse_edited(function: types.FunctionType, way: str) -> None:
+    """Refuses a function whose file, as it is now, defines no such function at that place."""
+    code = function.__code__
+    file = code.co_filename
+    if owner_of_file(file) is not Owner.USER or not Path(file).is_file():
+        return
+    if any(name.startswith("@") for name in code.co_varnames):
+        return  # pytest has rewritten its assertions
+    if code not in _codes_of(file, "".join(linecache.getlines(file))):
+        raise PreprocessingError(
+            f"{way}: {file} has changed since it was loaded, so that the source of {function.__qualname__} is not what "
+            "runs here. Load it again, or run again."
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def _codes_of(file: str, text: str) -> frozenset[types.CodeType]:
+    """The code of all functions and classes that a file defines."""
+    try:
+        return frozenset(code_within(compile(text, file, "exec", dont_inherit=True)))
+    except SyntaxError:
+        return frozenset()
 
 
 def _uses(source: str) -> Iterator[NameUse | Import]:

@@ -18,6 +18,7 @@ from spanwise.components.transform.analyzers import Analyzer, PreprocessingError
 from spanwise.components.transform.preprocessing import Columns, analyze
 from spanwise.components.transform.preprocessing import scale_to_z_score as z
 from spanwise.components.transform.standalone import extract_source, load
+from spanwise.orchestrator.user_code import execute_file
 
 LIMIT = 15
 BEGUN, GO = threading.Event(), threading.Event()
@@ -331,6 +332,38 @@ def test_a_class_of_a_file_loaded_by_path_comes_along(tmp_path):
     exec(compile(file.read_text(), str(file), "exec"), namespace)  # as a loader by path does
 
     assert run(namespace["used"], 3) == 1.5
+
+
+def test_a_file_that_is_edited_later_does_not_show(tmp_path):
+    """A node that starts hours after its run gets the source of the functions that the run was started with."""
+    file = tmp_path / "edited.py"
+    file.write_text("def half(x):\n    return x / 2\n\ndef used(x):\n    return half(x)\n")
+    used = execute_file("edited", str(file)).used
+    before = extract_source(used)
+
+    file.write_text("def half(x):\n    return x / 3\n\ndef used(x):\n    return half(x)\n")
+
+    assert extract_source(used) == before
+    assert run(used, 6) == 3
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        "def half(x):\n    return x / 3\n\ndef used(x):\n    return half(x)\n",
+        "K = 1\n\ndef half(x):\n    return x / 2\n\ndef used(x):\n    return half(x)\n",
+    ],
+)
+def test_a_file_that_was_edited_since_it_was_loaded_is_refused(tmp_path, edited):
+    """What Python shows as the source of a function that it still has may be that of another one."""
+    file = tmp_path / "edited.py"
+    file.write_text("def half(x):\n    return x / 2\n\ndef used(x):\n    return half(x)\n")
+    used = execute_file("edited", str(file)).used
+
+    file.write_text(edited)
+
+    with pytest.raises(PreprocessingError, match=r"edited\.py has changed since it was loaded"):
+        extract_source(used)
 
 
 def test_a_thread_that_asks_for_a_module_meanwhile_gets_it_whole():
