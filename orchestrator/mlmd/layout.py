@@ -17,7 +17,16 @@ from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.errors import StoreError
 from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow
-from spanwise.orchestrator.mlmd.text import Stored, decode, encode, fits_an_integer, is_storable
+from spanwise.orchestrator.mlmd.text import (
+    Stored,
+    decode,
+    divide,
+    encode,
+    fits_an_integer,
+    is_storable,
+    join,
+    name_piece,
+)
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Claim, SpanSummary
 
@@ -47,7 +56,10 @@ _STATES = {
 _STATE_OF = {number: state for state, number in _STATES.items()}
 
 _OWN = "own:"
-"""The prefix of an artifact's own properties that have a name of `READ_BY_OTHERS`."""
+"""The prefix of an artifact's own properties that have a name of `_NOT_OWN`."""
+
+_NOT_OWN = frozenset({*READ_BY_OTHERS, "files", "split_names"})
+"""Custom properties that are not the artifact's own, or may have pieces of a typed one beside them."""
 
 _FACTS = frozenset({"content", "files", "size_bytes", "created", "producer"})
 """The typed properties of an artifact that are not properties of ours."""
@@ -304,10 +316,10 @@ def artifact_message(artifact: Artifact, where: Places, *, type_id: int, produce
     for own in ("span", "version"):
         if own in custom and fits_an_integer(custom[own]):
             typed[own] = custom.pop(own)
-    _fill(message.properties, _present(typed))
     if isinstance(custom.get("split_names"), list):
         # TFX's form, JSON text; it differs where a name has a backslash or a percent sign
-        message.properties["split_names"].string_value = str(encode(custom.pop("split_names"))).removeprefix("json:")
+        typed["split_names"] = str(encode(custom.pop("split_names"))).removeprefix("json:")
+    _fill(message.properties, _present(typed), message.custom_properties)
     _fill(message.custom_properties, {_escape(name): value for name, value in custom.items()})
     others: dict[str, Value] = {"name": key, "pipeline_name": producer.pipeline, "producer_component": producer.node}
     _fill(message.custom_properties, others)
@@ -315,12 +327,12 @@ def artifact_message(artifact: Artifact, where: Places, *, type_id: int, produce
 
 
 def artifact_of(row: ArtifactRow, where: Places) -> Artifact:
-    properties = {name: decode(kept) for name, kept in row.typed.items() if name not in _FACTS}
+    facts: Mapping[str, Any] = join(row.typed, row.custom)
+    properties = {name: decode(kept) for name, kept in facts.items() if name not in _FACTS}
     if "split_names" in properties:
-        properties["split_names"] = decode(f"json:{row.typed['split_names']}")
-    for name, kept in row.custom.items():
+        properties["split_names"] = decode(f"json:{facts['split_names']}")
+    for name, kept in join(row.custom, row.custom).items():
         properties[name.removeprefix(_OWN)] = decode(kept)
-    facts: Mapping[str, Any] = row.typed
     return Artifact(
         where.resolve(row.uri),
         id=row.id,
@@ -339,7 +351,8 @@ def summary_of(span: int, publications: Sequence[ArtifactRow]) -> SpanSummary:
     """As `summarize_span` of their artifacts, without decoding the properties that it does not hold."""
     versions = {row.id: _version_of(row) for row in publications}
     newest = max(publications, key=lambda row: (versions[row.id] or -1, row.id))
-    rows = decode(newest.custom["rows"]) if "rows" in newest.custom else None
+    custom = join(newest.custom, newest.custom)
+    rows = decode(custom["rows"]) if "rows" in custom else None
     created = newest.typed.get("created")
     return SpanSummary(
         span=span,
@@ -371,7 +384,8 @@ def write_of(row: ContextRow | ExecutionRow) -> str:
     return str(row.custom.get(WRITE, ""))
 
 
-def _fill(properties: Proto, values: Mapping[str, Value]) -> None:
+def _fill(properties: Proto, values: Mapping[str, Value], further: Proto | None = None) -> None:
+    """`further` takes the further pieces of long texts, where `properties` are those that a type declares."""
     for key, value in values.items():
         kept = encode(value)
         target = properties[name_of(key)]
@@ -380,15 +394,17 @@ def _fill(properties: Proto, values: Mapping[str, Value]) -> None:
         elif isinstance(kept, int):
             target.int_value = kept
         else:
-            target.string_value = kept
+            target.string_value, *pieces = divide(kept)
+            for number, piece in enumerate(pieces, 2):
+                (properties if further is None else further)[name_of(name_piece(key, number))].string_value = piece
 
 
 def _escape(name: str) -> str:
-    return f"{_OWN}{name}" if name in READ_BY_OTHERS or name.startswith(_OWN) else name
+    return f"{_OWN}{name}" if name in _NOT_OWN or name.startswith(_OWN) else name
 
 
 def _read(properties: Mapping[str, Stored]) -> dict[str, Value]:
-    return {key: decode(kept) for key, kept in properties.items()}
+    return {key: decode(kept) for key, kept in join(properties, properties).items()}
 
 
 def _in_order(side: Mapping[str, Mapping[int, Artifact]], empty: Iterable[str]) -> dict[str, tuple[Artifact, ...]]:

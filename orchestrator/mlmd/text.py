@@ -9,17 +9,25 @@ Strings, booleans and integers of 32 bits are stored as they are. Everything els
   syntax error); with half a surrogate pair, which protobuf refuses; and those that begin with `json:`.
 
 JSON has backslashes of its own, so in that text they are written `%5C`, and `%` is `%25`.
+
+ml-metadata has PostgreSQL index all texts, and an index there holds no more than 2704 bytes, compressed, of a property.
+So of a longer text the property has the first piece, and `<property>#2`, `<property>#3`, … have the others.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from spanwise.orchestrator.artifact import Value
 
 Stored: TypeAlias = bool | int | str
 """The values that we store in properties of ML Metadata."""
+
+PIECE_BYTES = 2000
+"""The index has the name of the property, too, of at most 255 characters."""
 
 _JSON = "json:"
 _INT32 = range(-(2**31), 2**31)
@@ -43,6 +51,36 @@ def decode(encoded: Stored) -> Value:
         text = text.replace("%5C", "\\").replace("%25", "%")
     value: Value = json.loads(text)
     return value
+
+
+def divide(text: str) -> list[str]:
+    """The pieces of a text; most have one."""
+    if len(text) * 4 <= PIECE_BYTES:  # whatever its characters are
+        return [text]
+    encoded, pieces, start = text.encode(), [], 0
+    while start < len(encoded):
+        piece = encoded[start : start + PIECE_BYTES].decode(errors="ignore")  # without a character that was cut
+        pieces.append(piece)
+        start += len(piece.encode())
+    return pieces
+
+
+def name_piece(name: str, number: int) -> str:
+    """The property of a further piece, of number 2 or more."""
+    return f"{name}#{number}"
+
+
+def join(first: Mapping[str, Stored], further: Mapping[str, Stored]) -> Mapping[str, Stored]:
+    """The properties `first` with the rest of their texts, which is among `further`."""
+    if not any("#" in name for name in further):
+        return first
+    return {name: _join(name, value, further) for name, value in first.items() if "#" not in name}
+
+
+def _join(name: str, value: Stored, further: Mapping[str, Stored]) -> Stored:
+    names = map(name_piece, itertools.repeat(name), itertools.count(2))
+    pieces = [str(further[each]) for each in itertools.takewhile(further.__contains__, names)]
+    return "".join([str(value), *pieces]) if pieces else value
 
 
 def fits_an_integer(value: Value) -> bool:

@@ -1,5 +1,6 @@
 """The store's contract: what every implementation promises, on each of them."""
 
+import hashlib
 import itertools
 import math
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded, StoreError
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link
@@ -163,6 +165,28 @@ def test_awkward_values_come_back_exactly(store):
     assert repr(sorted(facts.items())) == repr(sorted(AWKWARD.items()))
     assert repr(store.run("flights", run.number)) == repr(run)
     assert repr(sorted(store.artifact(made.name).properties.items())) == repr(sorted(AWKWARD.items()))
+
+
+def test_long_texts_come_back_exactly(store):
+    """Also texts that no compression makes short, such as the digests of many files: an index of PostgreSQL is narrow."""
+    long = "".join(hashlib.sha256(b"%d" % number).hexdigest() for number in range(100))
+    files = {f"{number}.parquet": long[64 * number :][:64] for number in range(100)}
+    store.claim(Claim("facts", "long", {"text": long, "list": [long, "é\\"], "short": "s"}))
+    run = store.begin_run(Run(pipeline="flights", parameters={"text": long}))
+    failed = publish(store, MODELS, run=run.number, state=State.FAILED, outputs={}, error=f"é\\\n{long}")
+    given_properties = {"files": long, "rows": {long: 1}, "split_names": [long, "eval"], "name": long}
+    made = publish_one(store, MODELS, Artifact("/m/1", kind="Model", files=files, properties=given_properties))
+
+    facts = dict(store.find_claim("facts", "long").facts)
+    found = store.artifact(made.name)
+
+    assert {name: facts[name] for name in ("text", "list", "short")} == {
+        "text": long, "list": [long, "é\\"], "short": "s",
+    }  # fmt: skip
+    assert len(facts) == 4
+    assert store.run("flights", run.number).parameters == {"text": long}
+    assert store.execution(failed.id).error == f"é\\\n{long}"
+    assert (found.files, found.properties) == (files, given_properties)
 
 
 @given(facts=properties)
