@@ -6,7 +6,8 @@ Strings, booleans and integers of 32 bits are stored as they are. Everything els
 - whole numbers beyond 32 bits, because the integer columns of MySQL and PostgreSQL are no larger;
 - lists, dicts and None, which have no column;
 - strings with a NUL, which are cut there; with a backslash, which ml-metadata 1.17 quotes wrongly for PostgreSQL (a
-  syntax error); with half a surrogate pair, which protobuf refuses; and those that begin with `json:`.
+  syntax error); with half a surrogate pair, which protobuf refuses; and those that begin with `json:` or, as what
+  ml-metadata takes for a struct, with `mlmd-struct::`.
 
 JSON has backslashes of its own, so in that text they are written `%5C`, and `%` is `%25`.
 
@@ -29,7 +30,7 @@ Stored: TypeAlias = bool | int | str
 PIECE_BYTES = 2000
 """The index has the name of the property, too, of at most 255 characters."""
 
-_JSON = "json:"
+_JSON, _STRUCT = "json:", "mlmd-struct::"
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -100,4 +101,4 @@ def is_storable(text: str) -> bool:
 
 
 def _plain(text: str) -> bool:
-    return not text.startswith(_JSON) and is_storable(text)
+    return not text.startswith((_JSON, _STRUCT)) and is_storable(text)

@@ -48,6 +48,7 @@ AWKWARD = {
     "emoji": "Zürich ☃ 😀",
     "half_a_pair": "\ud800",
     "looks_like_json": "json:[1]",
+    "looks_like_a_struct": "mlmd-struct::CgYKAWESAQg=",
     "percent": "100%5C %25 %s",
     "lines": "a\nb\tc\r\n",
     "list": [1, 1.0, True, None, "\\", [[]], {}],
