@@ -69,7 +69,6 @@ def _judge(
     given: bool,
     json: bool,
 ) -> None:
-    from spanwise.orchestrator.run import format_source
     from spanwise.scheduler.inspect import taint as taints
     from spanwise.scheduler.inspect import verdicts
     from spanwise.scheduler.run import judge
@@ -100,6 +99,6 @@ def _judge(
                 }
             )
             return
-        echo(judge.format_judgements(found, loaded, file=format_source(loaded.source)), *where)
+        echo(judge.format_judgements(found, loaded), *where)
         for report in learned:
             echo("\n" + taints.format_taint(report), *where)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import LoadError, ParameterError, ScheduleError, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import format_source
+from spanwise.orchestrator.run import Run, format_source, quote_pipeline
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
 from spanwise.orchestrator.user_code import PACKAGE, execute_file, our_module, user_frames
 from spanwise.scheduler.project.span_sources import example_rules, leading_calendar, list_span_sources
@@ -67,12 +67,18 @@ class Loaded:
     pipeline: Pipeline
     source: str  #: the reference, with a name when the file has several pipelines
     parameters: Mapping[str, object] = field(default_factory=dict)  #: the arguments of its function, defaults included
+    typed: tuple[str, ...] = ()  #: those that were typed, "name=value"
 
     @property
     def place(self) -> str:
         """The source with the absolute path of the file."""
         path, name = split(self.source)
         return f"{path.absolute()}:{name}" if name else str(path.absolute())
+
+    @property
+    def quoted(self) -> str:
+        """The source and the arguments that were typed, for a command that is printed."""
+        return quote_pipeline(Run(pipeline=self.pipeline.name, source=self.source, typed=self.typed))
 
     @property
     def calendar(self) -> Calendar:
@@ -120,7 +126,7 @@ def _load(
     if name not in tables and tables.get(pipeline.name):
         arguments = _arguments(found, path, name, texts, tables[pipeline.name])
         pipeline = _build(found, path, name, arguments)
-    return Loaded(pipeline=pipeline, source=reference, parameters=arguments)
+    return Loaded(pipeline=pipeline, source=reference, parameters=arguments, typed=tuple(typed))
 
 
 def schedules(

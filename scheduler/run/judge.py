@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,6 @@ from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.gate import calendar_of
 from spanwise.orchestrator.history import version_of, versions_of
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import quote_source
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Standing, Verdict, append, find_standing
@@ -120,13 +118,12 @@ def _refuse_collected(loaded: Loaded, judgements: Sequence[PersonalVerdict], sto
     name = gone[0].artifact.name
     what = f"{name} was" if len(gone) == 1 else f"{name} and {len(gone) - 1} more were"
     last = next(s.gates[-1] for s in loaded.pipeline.judged if s.node == name.split("/")[1])
-    source = quote_source(loaded.source, loaded.pipeline.name)
     spans = dict.fromkeys(judged.label for judged in gone[:_NEAREST])
     more = [f"  … and {len(gone) - _NEAREST} more like these."] if len(gone) > _NEAREST else []
     raise UsageError(
         f"{what} garbage-collected, so no window could read what you accept; nothing was recorded. Ingest and judge "
         "it again, and then accept it:\n"
-        + "\n".join([*(f"  spanwise run {source} --span {label} --to {last}" for label in spans), *more])
+        + "\n".join([*(f"  spanwise run {loaded.quoted} --span {label} --to {last}" for label in spans), *more])
     )
 
 
@@ -144,11 +141,11 @@ def gated_sources(pipeline: Pipeline) -> list[GatedSource]:
     return list(pipeline.judged)
 
 
-def format_judgements(judgements: Sequence[PersonalVerdict], loaded: Loaded, *, file: str) -> str:
+def format_judgements(judgements: Sequence[PersonalVerdict], loaded: Loaded) -> str:
     """What was recorded, a line for each artifact, and what to type next."""
     lines = [_line(judged) for judged in judgements]
     if judgements[0].verdict.given:
-        lines += ["Windows read it from now on. Train with it:  " + _next_command(judgements, loaded, file)]
+        lines += ["Windows read it from now on. Train with it:  " + _next_command(judgements, loaded)]
     return "\n".join(lines)
 
 
@@ -164,13 +161,13 @@ def _line(judged: PersonalVerdict) -> str:
     return f"{word} {what} ({judged.artifact.name}){before}.{old}"
 
 
-def _next_command(judgements: Sequence[PersonalVerdict], loaded: Loaded, file: str) -> str:
+def _next_command(judgements: Sequence[PersonalVerdict], loaded: Loaded) -> str:
     """The command that trains with what was accepted."""
-    first, last, file = judgements[0].label, judgements[-1].label, shlex.quote(file)
+    first, last = judgements[0].label, judgements[-1].label
     if len({source.calendar for source in list_span_sources(loaded.pipeline)}) > 1:
-        return f"spanwise run {file}"  # a backfill takes spans of one calendar
+        return f"spanwise run {loaded.quoted}"  # a backfill takes spans of one calendar
     spans = first if first == last else f"{first}..{last}"
-    return f"spanwise backfill {file} --span {spans}" + (" --train-once" if first != last else "")
+    return f"spanwise backfill {loaded.quoted} --span {spans}" + (" --train-once" if first != last else "")
 
 
 def _no_version(label: str, version: int | None, versions: Sequence[Artifact]) -> str:

@@ -1,6 +1,7 @@
 """`spanwise accept` and `spanwise refuse`: a person overrules the gates, and everything that looks at windows heeds it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,18 @@ def test_a_backfill_of_a_refused_span_prints_its_way_on(days, spanwise):
     assert command == "backfill days.py --span 2"
     assert spanwise(*command.split())[0] == 0
     assert learned() == ["1v1", "1v1 2v1"]
+
+
+def test_the_command_after_an_accept_has_the_arguments_that_were_typed(days, spanwise):
+    """Without them the backfill would read the default input."""
+    Path("data").rename("it's elsewhere")
+    where = ("--param", "data=it's elsewhere")
+    spanwise("run", "days.py", "--span", "2", *where)
+
+    _, accepted, _ = spanwise("accept", "days.py", "--span", "2", "--because", "a holiday", *where)
+    command = shlex.split(accepted.splitlines()[-1].partition("spanwise ")[2])
+
+    assert command == ["backfill", "days.py", *where, "--span", "2"]
 
 
 def test_a_verdict_says_what_held_before_and_is_recorded_once(days, spanwise):
