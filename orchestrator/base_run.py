@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -14,7 +13,7 @@ from spanwise.orchestrator.driver import format_choice, histories_of, is_on_disk
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
-from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger, format_source
+from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import Store, is_marked
@@ -134,7 +133,7 @@ class _Search:
         raise UsageError(
             f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it "
             f"({nodes}), and none of its last {LOOK_BACK} runs has. Wait for that part, or run the whole pipeline "
-            f"once:  spanwise run {shlex.quote(self._file)}"
+            f"once:  {self._whole}"
         )
 
     def _refuse_collected(self, candidate: _Candidate) -> None:
@@ -252,15 +251,15 @@ class _Search:
         return format_run_command(self._request, self._pipeline.name, first=first, last=last, base=base)
 
     @property
-    def _file(self) -> str:
-        return format_source(self._request.source) or f"{self._pipeline.name}.py"
+    def _whole(self) -> str:
+        return format_run_command(self._request, self._pipeline.name)
 
     def _none(self) -> str:
         if self._as_of is not None:
             return f"No run had finished that by {_format_time(self._as_of)}. Choose a later time."
         ran = next(iter(self._store.runs(self._pipeline.name)), None) is not None
         why = f"None of its last {LOOK_BACK} runs has finished that" if ran else "No run of it is recorded here yet"
-        return f"{why}.\nRun the whole pipeline once:  spanwise run {shlex.quote(self._file)}"
+        return f"{why}.\nRun the whole pipeline once:  {self._whole}"
 
 
 def _supply(run: Run, executions: Mapping[str, Execution], left_out: set[str]) -> BaseRun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from spanwise.orchestrator.base_run import usable_executions
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger, format_source
+from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project import root
@@ -68,7 +68,7 @@ def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline
     if gone:
         raise UsageError(
             f"Run {run.name} had nodes that {pipeline.name!r} no longer has: {', '.join(gone)}. Start a new run:\n"
-            f"  spanwise run {shlex.quote(format_source(run.source))}"
+            f"  {format_run_command(run, run.pipeline)}"
         )
     selection = select_remaining(run, executions, pipeline)
     return RunRequest(
@@ -98,5 +98,5 @@ def select_remaining(run: Run, executions: Iterable[Execution], pipeline: Pipeli
 
 def _refuse_complete(run: Run) -> None:
     if run.state is State.COMPLETE:
-        again = f" Run its pipeline again:  spanwise run {shlex.quote(format_source(run.source))}" if run.source else ""
+        again = f" Run its pipeline again:  {format_run_command(run, run.pipeline)}" if run.source else ""
         raise UsageError(f"Run {run.name} is complete, so there is nothing to resume.{again}")

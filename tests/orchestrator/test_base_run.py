@@ -89,15 +89,16 @@ def test_a_named_base_run_that_lacks_something_is_refused(trial):
 
 
 def test_without_any_run_the_way_is_told(trial):
-    """Nothing has ever run: run the whole once, by the name of the file it was loaded from."""
+    """Nothing has ever run: run the whole once, with the file, the span and the arguments that were asked for."""
     whole = pipeline()
+    asked = RunRequest(source="dir/file.py:p", span=3, typed=("data=my data",))
 
     with pytest.raises(UsageError) as refused:
-        find_base_run(trial.store, whole, whole.select(first=["b"]), RunRequest(source="dir/file.py:p"))
+        find_base_run(trial.store, whole, whole.select(first=["b"]), asked)
 
     assert str(refused.value) == (
         "This part of 'p' begins at b and reads what it leaves out: a. No run of it is recorded here yet.\n"
-        "Run the whole pipeline once:  spanwise run dir/file.py:p"
+        "Run the whole pipeline once:  spanwise run dir/file.py:p --span 3 --param 'data=my data'"
     )
 
 

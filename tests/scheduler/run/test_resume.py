@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import Execution, Run, State, UsageError
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.project.settings import Settings
@@ -15,6 +16,9 @@ RUN = Run(
     pipeline="p", number=42, nodes=("A", "B", "C", "D"), state=State.FAILED, span=DAY, calendar="day", started=NOON,
     ended=NOON, from_scratch=True, typed=("x=1",), source="/gone/p.py",
 )  # fmt: skip
+
+
+RUN_SPAN = Calendar.DAY.label(DAY)
 
 
 def executions(*done: str, failed: tuple[str, ...] = ()) -> list[Execution]:
@@ -60,8 +64,8 @@ def test_a_run_that_died_after_its_last_node_is_not_run_again() -> None:
 
 
 def test_a_pipeline_that_lost_a_node_of_the_run_is_refused() -> None:
-    """What was meant to be done cannot be done any more."""
-    with pytest.raises(UsageError, match="had nodes that 'p' no longer has: E"):
+    """What was meant to be done cannot be done any more; a new run is for the same span, with the same arguments."""
+    with pytest.raises(UsageError, match=rf"(?s)had nodes that 'p' no longer has: E.*--span {RUN_SPAN} --param x=1"):
         resume.resume_request(replace(RUN, nodes=("A", "E")), [], pipeline())
 
 
@@ -76,10 +80,12 @@ def test_a_run_whose_pipeline_cannot_be_found_says_so(source: str, says: str, tm
 
 
 def test_nothing_is_left_of_a_complete_run() -> None:
-    """The message has the command that runs its pipeline again."""
+    """The message has the command that runs its pipeline again, for its span and with its arguments."""
     store = MemoryStore()
     done = store.begin_run(replace(RUN, state=State.COMPLETE))
-    with pytest.raises(
-        UsageError, match=r"Run p/1 is complete, so there is nothing to resume.*spanwise run /gone/p.py"
-    ):
+    with pytest.raises(UsageError) as refused:
         resume._refuse_complete(done)
+    assert str(refused.value) == (
+        "Run p/1 is complete, so there is nothing to resume. Run its pipeline again:  "
+        f"spanwise run /gone/p.py --span {RUN_SPAN} --param x=1"
+    )
