@@ -81,6 +81,7 @@ def _judge(
                 client.session.store,
                 loaded.pipeline.name,
                 j.span,
+                node=j.artifact.name.split("/")[1],
                 version=taints.number_of_version(j.artifact),
                 source=file,
                 calendar=j.calendar,

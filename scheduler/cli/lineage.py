@@ -61,7 +61,9 @@ def lineage(
 
 @app.command()
 def tainted(
-    span: Annotated[str, typer.Option(metavar="SPAN", help="The span with wrong data, as a date or number.")],
+    span: Annotated[
+        str, typer.Option(metavar="SPAN", help="The span with wrong data; NODE=SPAN where several nodes ingest.")
+    ],
     pipeline: Annotated[
         str | None,
         typer.Argument(

@@ -186,7 +186,7 @@ class PipelineRecord:
         return [WindowRecord(window, loaded.calendar) for window in found]
 
     def taint(self, span: str, *, version: int | None = None, source: str = "") -> TaintReport:
-        """The models and other artifacts that learned from a span, as `spanwise tainted` finds them.
+        """The models and other artifacts that learned from a span, `SPAN` or `NODE=SPAN`, as `spanwise tainted` says.
 
         `source` is the file that the commands of the report name, by default that of the newest run.
 
@@ -197,11 +197,10 @@ class PipelineRecord:
         from spanwise.scheduler.inspect import taint
         from spanwise.scheduler.run.span_options import parse_span
 
-        calendar = taint.find_calendar(self.session.store, self.name, span)
-        wrong = parse_span(span, calendar)
-        return taint.trace_taint(
-            self.session.store, self.name, wrong, version=version, source=source, calendar=calendar
-        )
+        store = self.session.store
+        node, label, calendar = taint.split_span(store, self.name, span)
+        wrong = parse_span(label, calendar)
+        return taint.trace_taint(store, self.name, wrong, node=node, version=version, source=source, calendar=calendar)
 
     def serving(self) -> ModelRecord | None:
         """The model that was pushed last; None when none was."""

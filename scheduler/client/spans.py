@@ -58,9 +58,8 @@ class SpanRecord:
         """
         from spanwise.scheduler.inspect.taint import trace_taint
 
-        return trace_taint(
-            self.session.store, self.address.pipeline, self.span, version=version, calendar=self.calendar
-        )
+        store, pipeline, node = self.session.store, self.address.pipeline, self.address.node
+        return trace_taint(store, pipeline, self.span, node=node, version=version, calendar=self.calendar)
 
     def _repr_html_(self) -> str:
         from spanwise.scheduler.client import html

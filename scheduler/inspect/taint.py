@@ -91,11 +91,25 @@ class TaintReport:
         return tuple(tainted for tainted in self.models if tainted.serves)
 
 
-def find_calendar(store: Store, pipeline: str, text: str) -> Calendar:
-    """The calendar in which a span was typed: that of the newest run, or of another node that ingests, if it fits."""
+def split_span(store: Store, pipeline: str, text: str) -> tuple[str, str, Calendar]:
+    """The node of a span that was typed, empty where none was named, the span, and the calendar that it is in.
+
+    That is the calendar of the node; without one, that of the newest run, or of another node that ingests, if it fits.
+
+    Raises:
+        UsageError: no recent run has ingested a span by a node of this name.
+    """
+    node, _, label = text.rpartition("=")
     mine = run_calendar(_newest_run(store, pipeline))
-    others = _recorded_calendars(store, _ingesting_channels(store, pipeline)) - {mine}
-    return next((calendar for calendar in (mine, *others) if _fits(text, calendar)), mine)
+    channels = _ingesting_channels(store, pipeline)
+    theirs = [address for address in channels if node in ("", address.node)]
+    if not theirs:
+        each = " ".join(f"--span {address.node}={mine.example}" for address in channels)
+        write = f" Write one of:  {each}" if each else ""
+        raise UsageError(f"--span {text}: no recent run of {pipeline!r} has ingested a span by {node!r}.{write}")
+    found = _recorded_calendars(store, theirs)
+    known = [mine, *(found - {mine})] if not node or mine in found or not found else list(found)
+    return node, label, next((calendar for calendar in known if _fits(label, calendar)), known[0])
 
 
 def _recorded_calendars(store: Store, channels: Iterable[Address]) -> set[Calendar]:
@@ -117,6 +131,7 @@ def trace_taint(
     pipeline: str,
     span: int,
     *,
+    node: str = "",
     version: int | None = None,
     source: str = "",
     calendar: Calendar | None = None,
@@ -125,8 +140,9 @@ def trace_taint(
 
     The newest is meant while no newer version has come: that is when people ask what a bad span has reached.
 
-    Where the pattern has no versions, `version` is the number of the publication. `source` is the pipeline's file, by
-    default that of its newest run.
+    With `node`, only what this node has published is meant: several may have published the same span, even in the same
+    version. Where the pattern has no versions, `version` is the number of the publication. `source` is the pipeline's
+    file, by default that of its newest run.
 
     Raises:
         NotRecorded: nothing was published for the span, or it has no such version.
@@ -134,9 +150,10 @@ def trace_taint(
     newest = _newest_run(store, pipeline)
     calendar = calendar or run_calendar(newest)
     channels = _ingesting_channels(store, pipeline)
-    versions = {address: found for address in channels if (found := versions_of(store, address, span, calendar))}
+    theirs = [address for address in channels if node in ("", address.node)]
+    versions = {address: found for address in theirs if (found := versions_of(store, address, span, calendar))}
     if not versions:
-        raise NotRecorded(_missing_span_message(store, pipeline, channels, span, calendar))
+        raise NotRecorded(_missing_span_message(store, pipeline, theirs, span, calendar))
     published = sorted(itertools.chain(*versions.values()), key=lambda a: a.id)
     superseded = [a for found in versions.values() for a in _superseded(found)]
     if version is None:
@@ -358,7 +375,7 @@ def _was_published(store: Store, address: Address, span: int, before: Artifact) 
 def format_taint(found: TaintReport, *, whole: bool = False) -> str:
     """The report as text; `whole` also lists the other artifacts."""
     span = format_span(found.span, found.calendar)
-    wrong = ", ".join(dict.fromkeys(_version_text(a) for a in found.wrong))
+    wrong = ", ".join(dict.fromkeys(_published_text(a, found) for a in found.wrong))
     lines = [f"Span {span} of {found.pipeline!r} was published as {_format_versions(found)}."]
     if not found.models:
         lines.append(f"No model learned from {wrong}.")
@@ -407,7 +424,13 @@ def taint_document(found: TaintReport) -> Document:
 
 def _format_versions(found: TaintReport) -> str:
     wrong = {a.id for a in found.wrong}
-    return ", ".join(f"{_version_text(a)}{' (wrong)' if a.id in wrong else ''}" for a in found.published)
+    return ", ".join(f"{_published_text(a, found)}{' (wrong)' if a.id in wrong else ''}" for a in found.published)
+
+
+def _published_text(artifact: Artifact, found: TaintReport) -> str:
+    """A version, after the node that published it where several have published the span."""
+    several = len({_address(a).node for a in found.published}) > 1
+    return f"{_address(artifact).node} {_version_text(artifact)}" if several else _version_text(artifact)
 
 
 def _version_text(artifact: Artifact) -> str:

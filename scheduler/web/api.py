@@ -15,7 +15,7 @@ from spanwise.scheduler.data_service.observation import read_status
 from spanwise.scheduler.formatting import iso_time
 from spanwise.scheduler.inspect import find, lineage, records, verdicts
 from spanwise.scheduler.inspect.diff import differences_document
-from spanwise.scheduler.inspect.taint import find_calendar, taint_document, trace_taint
+from spanwise.scheduler.inspect.taint import split_span, taint_document, trace_taint
 from spanwise.scheduler.inspect.why import explanation_document
 from spanwise.scheduler.ledger.holder import note_left_open
 from spanwise.scheduler.ledger.missed import list_missed
@@ -200,11 +200,11 @@ def _lineage(site: WebSite, ask: Ask) -> Answer:
 
 def _tainted(site: WebSite, ask: Ask) -> Answer:
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
-    calendar = find_calendar(site.store, pipeline, ask.path["span"])
+    node, label, calendar = split_span(site.store, pipeline, ask.path["span"])
     version = ask.number("version", -1)
-    span = calendar.parse(ask.path["span"])
+    wrong = None if version < 0 else version
     return taint_document(
-        trace_taint(site.store, pipeline, span, version=None if version < 0 else version, calendar=calendar)
+        trace_taint(site.store, pipeline, calendar.parse(label), node=node, version=wrong, calendar=calendar)
     )
 
 

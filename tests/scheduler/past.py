@@ -63,12 +63,12 @@ class Past:
         folder.mkdir(parents=True)
         return kind(str(folder), content=content, size_bytes=7, properties=properties)
 
-    def ingest(self, span, version=1, content=None):
+    def ingest(self, span, version=1, content=None, node="ExampleGen"):
         rows = self.draft(
             Examples, content or f"{span}v{version}", span=span, version=version, split_names=["train"], calendar="day",
             rows={"train": 9},
         )  # fmt: skip
-        return self.do("ExampleGen", examples=[rows])["examples"][0]
+        return self.do(node, examples=[rows])["examples"][0]
 
     def count(self, examples):
         facts = {"span": examples.properties["span"], "split_names": ["train"]}

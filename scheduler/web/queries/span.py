@@ -10,6 +10,7 @@ from spanwise.orchestrator.artifact import Anomalies, Statistics
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.verdict import Verdict
 from spanwise.scheduler.client import ArtifactRecord, SpanRecord
+from spanwise.scheduler.inspect.span_history import ingesting_channels
 from spanwise.scheduler.inspect.taint import TaintedModel, TaintReport, number_of_version
 from spanwise.scheduler.web.queries.artifacts import sign_page
 from spanwise.scheduler.web.site import WebSite
@@ -40,6 +41,7 @@ class SpanView:
     """One span."""
 
     record: SpanRecord
+    named: str  #: the span as commands take it: after its node, where several ingest
     versions: Sequence[VersionView]  #: newest first
     models: Sequence[tuple[TaintedModel, str]]  #: that learned from it, newest first, with the versions that they read
     others: int  #: other artifacts that were made from it
@@ -60,8 +62,10 @@ def read_span(site: WebSite, pipeline: str, label: str, node: str | None) -> Spa
     versions = record.versions()[::-1]
     numbers = list(dict.fromkeys(number_of_version(version.artifact) for version in versions))[:VERSIONS]
     reports = {number: record.taint(number) for number in numbers}
+    several = len({address.node for address in ingesting_channels(site.store, pipeline)}) > 1
     return SpanView(
         record=record,
+        named=f"{record.address.node}={record.label}" if several else record.label,
         versions=[
             VersionView(
                 record=version,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.inspect.taint import find_calendar, number_of_version, trace_taint
+from spanwise.scheduler.inspect.taint import number_of_version, split_span, trace_taint
 from spanwise.scheduler.web.pages import Page
 from spanwise.scheduler.web.queries.artifacts import read_artifact
 from spanwise.scheduler.web.queries.descendants import draw_descendants, find_older
@@ -42,14 +42,14 @@ def show_tainted(site: WebSite, ask: Ask) -> Page:
     """
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
     text = ask.query.get("span", "").strip()
-    calendar = find_calendar(site.store, pipeline, text)
+    node, label, calendar = split_span(site.store, pipeline, text)
     version = ask.number("version", -1)
-    found = trace_taint(
-        site.store, pipeline, calendar.parse(text), version=None if version < 0 else version, calendar=calendar
-    )
+    wrong = None if version < 0 else version
+    found = trace_taint(site.store, pipeline, calendar.parse(label), node=node, version=wrong, calendar=calendar)
+    named = f"{node}={calendar.label(found.span)}" if node else calendar.label(found.span)
     facts = {
         "found": found,
-        "label": calendar.label(found.span),
+        "label": named,
         "version": ask.query.get("version", ""),
         "versions": sorted({number_of_version(artifact) for artifact in found.published}),
         "target": found.backfill.rpartition(" ")[2].rpartition("=")[2],
@@ -57,7 +57,7 @@ def show_tainted(site: WebSite, ask: Ask) -> Page:
         "graph": draw_descendants(site.store, found),
         "older": find_older(site.store, found),
     }
-    return Page("tainted.html", f"What {calendar.label(found.span)} reached", facts, pipeline, "models")
+    return Page("tainted.html", f"What {named} reached", facts, pipeline, "models")
 
 
 def show_search(site: WebSite, ask: Ask) -> Page:

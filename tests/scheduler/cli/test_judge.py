@@ -35,6 +35,9 @@ def days(data: str = "data") -> Pipeline:
 '''
 
 
+OTHER = 'other = ExampleGen(pattern=f"{data}/{{SPAN}}/v{{VERSION}}/*.csv", name="Other")'
+
+
 @pytest.fixture
 def days(folder):
     """Day 1 is big, day 2 small."""
@@ -129,6 +132,19 @@ def test_refusing_names_the_models_that_learned_from_it(days, spanwise):
     assert "Refused 1 v1 (days/ExampleGen/examples/1/1); before, it was accepted by Big in run 1." in out
     assert "days/Learn/model/1" in out
     assert "spanwise backfill days.py --span 1" in out
+
+
+def test_refusing_names_no_model_that_learned_from_another_node(days, spanwise):
+    """Both nodes have published version 1 of the day, and a model learned from each; one day is refused."""
+    both, other = 'Learn(examples=window["examples"])', 'Learn(examples=other["examples"], name="LearnToo")'
+    text = PIPELINE.replace(both, f"{both}, other, {other}").replace("    return", f"    {OTHER}\n    return")
+    Path("days.py").write_text(text)
+    spanwise("run", "days.py", "--span", "1")
+
+    _, out, _ = spanwise("refuse", "days.py", "--span", "1", "--because", "wrong unit")
+
+    assert "days/Learn/model/1" in out
+    assert "days/LearnToo/model/1" not in out
 
 
 def test_a_range_is_judged_at_once(days, spanwise):

@@ -173,6 +173,7 @@ def test_tainted_takes_a_file_that_names_the_pipeline(past, spanwise, folder):
         (["--span", "2013-01-09"], "nothing for span 2013-01-09"),
         (["--span", "2013-01-05", "--version", "9"], "no version 9"),
         (["--span", "soon"], "is not a span"),
+        (["--span", "Trainer=2013-01-05"], "Write one of:  --span ExampleGen=2013-01-05"),
         (["--span", "5"], "5 is 1970-01-06 here"),
         (["fligts", "--span", "2013-01-05"], "Did you mean flights?"),
     ],

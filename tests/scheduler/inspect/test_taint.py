@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from spanwise.orchestrator import Artifact, Model, NotRecorded
+from spanwise.orchestrator import Artifact, Model, NotRecorded, UsageError
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.inspect import taint
 from tests.scheduler.past import Past
@@ -169,6 +170,49 @@ def test_a_version_can_be_named(corrected):
     assert learned(found) == ["flights/Trainer/model/1", "flights/Trainer/model/2"]
     assert not found.corrected
     assert "No newer version of 2013-01-05 was ingested yet" in taint.format_taint(found)
+
+
+@pytest.fixture
+def joined(past):
+    """Day 1 of two nodes, one of which was corrected, and a model of each as it is now; then one of the old day."""
+    past.begin(DAY)
+    old = past.ingest(DAY)
+    returns = past.ingest(DAY, node="Returns")
+    past.train([old])
+    past.train([past.ingest(DAY, version=2)])
+    past.do("Trainer2", {"examples": [returns]}, model=[past.draft(Model, "returns", spans=[DAY])])
+    return past
+
+
+def test_the_span_of_one_of_several_nodes_can_be_asked_about(joined):
+    """What the others published for it taints nothing then, whether it has the same version or an old one."""
+    everything = taint.trace_taint(joined.store, "flights", DAY)
+    found = taint.trace_taint(joined.store, "flights", DAY, node="Returns")
+    same = taint.trace_taint(joined.store, "flights", DAY, node="Returns", version=1)
+
+    assert learned(everything) == ["flights/Trainer/model/1"]
+    assert learned(found) == learned(same) == ["flights/Trainer2/model/1"]
+    assert (found.corrected, found.outlived) == (False, False)
+
+
+def test_what_several_nodes_have_published_is_named_by_node(joined):
+    """Which of them is wrong could not be seen: v1, v1 and v2."""
+    found = taint.format_taint(taint.trace_taint(joined.store, "flights", DAY))
+
+    assert "was published as ExampleGen v1 (wrong), Returns v1, ExampleGen v2." in found
+    assert "learned from ExampleGen v1:" in found
+
+
+@pytest.mark.parametrize(("text", "node"), [("2013-01-05", ""), ("Returns=2013-01-05", "Returns")])
+def test_a_node_is_named_before_its_span(joined, text, node):
+    """As in other commands."""
+    assert taint.split_span(joined.store, "flights", text) == (node, "2013-01-05", Calendar.DAY)
+
+
+def test_a_node_that_ingests_nothing_is_refused(joined):
+    """The message has what can be asked."""
+    with pytest.raises(UsageError, match=r"--span ExampleGen=2013-01-05 --span Returns=2013-01-05"):
+        taint.split_span(joined.store, "flights", "Trainer=2013-01-05")
 
 
 def test_what_has_left_the_window_is_replaced_by_the_newest_span(past):

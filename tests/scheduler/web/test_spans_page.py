@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spanwise.orchestrator import Anomalies, State
+from spanwise.orchestrator import Anomalies, Model, State
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.inspect import span_history
 from spanwise.scheduler.web.queries import spans as queries
@@ -193,3 +193,20 @@ def test_a_span_shows_what_was_measured_in_each_version_and_which_models_read_it
         ["2", "2"], ["1", "1"],
     ]  # fmt: skip
     assert "sandbox" in page(frame).headers["content-security-policy"]
+
+
+def test_the_page_of_a_span_is_about_its_node(past, page):
+    """Another node has published the same version of the same day, and a model learned from that; both show where."""
+    past.begin(FIRST)
+    past.ingest(FIRST)
+    past.do("Trainer2", {"examples": [past.ingest(FIRST, node="Returns")]}, model=[past.draft(Model, spans=[FIRST])])
+
+    ours = page("/p/flights/spans/2013-01-01?node=ExampleGen").text
+    theirs = page("/p/flights/spans/2013-01-01?node=Returns").text
+    reached = page("/p/flights/tainted?span=Returns%3D2013-01-01").text
+
+    assert "Trainer2/model/1" not in ours
+    assert "Trainer2/model/1" in theirs
+    assert "span=Returns%3D2013-01-01" in theirs
+    assert "What Returns=2013-01-01 reached" in reached
+    assert "ExampleGen/examples" not in reached
