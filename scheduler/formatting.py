@@ -5,6 +5,7 @@ Every other room uses it, and it imports none of them. Text has times in a zone,
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -29,7 +30,7 @@ Document: TypeAlias = dict[str, Value]
 FIX = ":  spanwise "
 """What stands in a line of a message that says what to type."""
 
-_COMMAND = re.compile(r"((?:^ *|:  )spanwise .*)$", re.MULTILINE)
+_COMMAND = re.compile(r"(^ *|:  )(spanwise .*)$", re.MULTILINE)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
 _MINUTE_S, _HOUR_S = 60, 3600
 _KILO = 1000
@@ -55,8 +56,15 @@ def add_options(text: str, options: Sequence[str]) -> str:
     """The text with these options after each command of ours that it says to type and that has none of them yet."""
 
     def add(found: re.Match[str]) -> str:
-        there = any(f" {name}" in found[1] for name in options[::2])
-        return found[1] if there else f"{found[1]} {shlex.join(options)}"
+        before, command = found[1], found[2]
+        if any(f" {name}" in command for name in options[::2]):
+            return f"{before}{command}"
+        if " -- " in command:  # no option stands after it
+            with contextlib.suppress(ValueError):  # no end of a quotation, or no such word
+                words = shlex.split(command)
+                at = words.index("--")
+                return before + shlex.join([*words[:at], *options, *words[at:]])
+        return f"{before}{command} {shlex.join(options)}"
 
     return _COMMAND.sub(add, text) if options else text
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Root, app, read_settings
+from spanwise.scheduler.cli.app import Config, Root, app, location_options, read_settings
 
 
 @app.command()
@@ -53,5 +53,6 @@ def ui(
         certificate=certificate,
         key=key,
         dispatcher=dispatcher,
+        elsewhere=tuple(location_options(root, config)),
     )
     serve(options, read_settings(root, config), config)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup, escape
 
-from spanwise.scheduler.formatting import format_duration, format_size, iso_time
+from spanwise.scheduler.formatting import add_options, format_duration, format_size, iso_time
 from spanwise.scheduler.web.access import Visit
 from spanwise.scheduler.web.pictures.spans import draw_swatch
 
@@ -45,9 +46,12 @@ class Page:
 
 
 class Renderer:
-    """Makes HTML of pages; the environment is made once."""
+    """Makes HTML of pages; the environment is made once.
 
-    def __init__(self) -> None:
+    `elsewhere` is --root and --config, where the commands on the pages need them.
+    """
+
+    def __init__(self, elsewhere: Sequence[str] = ()) -> None:
         import jinja2
 
         self._environment: Any = jinja2.Environment(
@@ -59,7 +63,8 @@ class Renderer:
         )
         self._environment.filters.update(
             duration=format_duration, size=format_size, number=format_figure, age=format_age, count="{:,}".format,
-            moment=jinja2.pass_context(format_moment),
+            moment=jinja2.pass_context(format_moment), quoted=shlex.quote,
+            pasted=lambda text: add_options(text, elsewhere),
         )  # fmt: skip
         self._environment.globals.update(state=draw_state, url=make_url, asset=asset_url, swatch=draw_swatch_of)
         self._environment.globals["m"] = self._environment.get_template("macros.html").module

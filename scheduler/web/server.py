@@ -13,6 +13,7 @@ from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.client import Client
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.web.access import AccessPolicy, WebRole, make_policy
+from spanwise.scheduler.web.pages import Renderer
 from spanwise.scheduler.web.site import WebSite
 
 OPERATOR_TOKEN = "SPANWISE_UI_TOKEN"  # noqa: S105  the name of a variable
@@ -36,6 +37,7 @@ class ServerOptions:
     certificate: Path | None = None
     key: Path | None = None
     dispatcher: str = ""
+    elsewhere: tuple[str, ...] = ()  #: --root and --config as they were typed
 
 
 def read_tokens(environment: Mapping[str, str]) -> dict[WebRole, str]:
@@ -102,7 +104,7 @@ def serve(options: ServerOptions, settings: Settings, config: Path | None) -> No
     from spanwise.scheduler.web.application import create_application
 
     with Client(settings, config=config, deadline_s=_LOCKED_S) as client:
-        site = WebSite(client, policy, dispatcher=options.dispatcher)
+        site = WebSite(client, policy, Renderer(options.elsewhere), dispatcher=options.dispatcher)
         server = uvicorn.Server(
             uvicorn.Config(
                 create_application(site),

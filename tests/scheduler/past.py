@@ -33,7 +33,9 @@ class Past:
         self._done = set()
         return self.run
 
-    def do(self, node, inputs=None, state=State.COMPLETE, parts=None, parameters=None, reused=None, **outputs):
+    def do(
+        self, node, inputs=None, state=State.COMPLETE, parts=None, parameters=None, reused=None, error=None, **outputs
+    ):
         if self.run is None or node in self._done:
             self.begin()
         self._done.add(node)
@@ -54,6 +56,7 @@ class Past:
             key="".join(parts.values()) if parts else "",
             key_parts=parts or {},
             reused=reused,
+            error=error,
             reason="no cached result matched" if reused is None else "same as before",
         )
         return self.store.publish(ended).outputs

@@ -91,3 +91,20 @@ def test_a_table_shows_text_as_it_is() -> None:
         "[red]x[/red]  :smile:",
         "日本          y",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "there"),
+    [
+        ("spanwise gc", "spanwise gc --root 'my root'"),
+        ("Do it:  spanwise show p/1", "Do it:  spanwise show p/1 --root 'my root'"),
+        ("spanwise gc --root x", "spanwise gc --root x"),
+        ("spanwise run -- -p.py", "spanwise run --root 'my root' -- -p.py"),
+        ("spanwise pin x --because 'no -- yes'", "spanwise pin x --because 'no -- yes' --root 'my root'"),
+        ("spanwise says -- it's so", "spanwise says -- it's so --root 'my root'"),
+        ("the spanwise command", "the spanwise command"),
+    ],
+)
+def test_options_are_added_where_a_command_takes_them(line: str, there: str) -> None:
+    """Before the words after `--`, which are no options; a command that has them keeps its own."""
+    assert formatting.add_options(line, ["--root", "my root"]) == there

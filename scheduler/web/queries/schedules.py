@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -114,7 +115,7 @@ def read_simulation(site: WebSite, status: ScheduleStatus, wanted: Mapping[str, 
     if isinstance(table.span, CustomSpanRule):
         raise UsageError(
             "The spans of this schedule are computed by its file, which the page does not load. Type:  spanwise "
-            f"schedule simulate {status.schedule.source} --from … --to … --duration …"
+            f"schedule simulate {shlex.quote(status.schedule.source)} --from … --to … --duration …"
         )
     begin, end = parse_time(wanted.get("from", ""), table.clock), parse_time(wanted.get("to", ""), table.clock)
     if end - begin > timedelta(days=366):

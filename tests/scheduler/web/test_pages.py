@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +21,13 @@ from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 from spanwise.scheduler.web.actions.jobs import record_request
+from spanwise.scheduler.web.pages import Renderer
 from spanwise.scheduler.web.queries import schedules
 from spanwise.scheduler.web.queries.logs import read_log
 from spanwise.scheduler.web.routes import ROUTES
 from tests.scheduler.client.conftest import FIRST
 from tests.scheduler.client.test_client import a_week
+from tests.scheduler.web.conftest import ask
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -41,6 +44,36 @@ def test_a_root_where_nothing_ran_teaches_the_first_command(page):
     assert found.status_code == 200
     assert "Nothing has run in" in text_of(found)
     assert "spanwise run pipeline.py" in text_of(found)
+
+
+def test_commands_of_a_file_with_a_space_in_its_name_are_quoted(past, page):
+    """Pasted, they would name two files."""
+    table = Timetable("flights", cron="0 3 * * *", span=days_before(1))
+    began = datetime(2013, 1, 3, 3, tzinfo=UTC)
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="/p q/f.py:daily", calendar="day"))
+    past.begin(FIRST)
+    past.ingest(FIRST)
+    past.store.begin_run(replace(past.run, number=0, source="/p q/f.py:flights"))
+    past.store.begin_run(replace(past.run, pipeline="other", number=0, source="/p q/o.py:o"))
+    places = "/p/other/schedule", "/p/flights/spans/2013-01-09", "/p/flights/schedule"
+    never, span, overdue = (unescape(page(place).text) for place in places)
+
+    assert "<code>spanwise schedule start '/p q/o.py'</code>" in never
+    assert "<code>spanwise run '/p q/f.py:flights' --span 2013-01-09</code>" in span
+    assert "<code>spanwise schedule start '/p q/f.py:daily'</code>" in overdue
+
+
+def test_commands_name_the_root_that_the_server_was_started_with(past, site):
+    """Where somebody pastes them, another root may be found."""
+    past.begin(FIRST)
+    past.do("Trainer", state=State.FAILED, error="Wait.\nOr run it:  spanwise run flights.py --span 2013-01-01")
+    with ask(replace(site, renderer=Renderer(["--root", "/my root"]))) as browser:
+        run, why = (unescape(browser.get(f"/runs/flights/1{each}").text) for each in ("", "/why/Trainer"))
+        form = unescape(browser.get("/do/run?file=its+mine.py&span=2013-01-01").text)
+
+    assert "spanwise run flights.py --span 2013-01-01 --root '/my root'" in run
+    assert "<code>spanwise why flights/1 Trainer --root '/my root'</code>" in why
+    assert "<code>spanwise run --span=2013-01-01 --root '/my root' -- 'its mine.py'</code>" in form
 
 
 def test_the_overview_puts_first_what_needs_a_person(past, page):
