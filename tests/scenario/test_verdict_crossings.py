@@ -130,7 +130,7 @@ def test_after_a_refusal_only_commands_are_printed_that_work(bench, capsys, fix)
         bench.spanwise(*shlex.split(command))
     (last,) = printed(capsys.readouterr().out)[-1:] or [""]
     if fix == "accept":
-        assert last == "backfill system.py --span 6 --root root"
+        assert last == "backfill system.py --param code=2 --span 6 --root root"
         assert bench.spanwise(*shlex.split(last)) == 0
 
     learned = bench.learned()
