@@ -173,16 +173,20 @@ class RollingWindow(Resolver):
 
     def _incomplete(self, history: History, found: Sequence[WindowSpan], absent: Sequence[WindowSpan]) -> str:
         source = quote_pipeline(history.run)
-        first = next((s.label for s in found if s.chosen is not None), found[-1].label)
+        after = next((s.label for s in found if s.span > absent[-1].span), None)
+        only_first = absent[-1].span == found[len(absent) - 1].span  # none but the first ones are missing
+        begins = f"If history begins at {after}, pass since={after!r}; if" if after and only_first else "If"
+        first, last = found[0].label, found[-1].label
+        which = f"the span {last}" if len(found) == 1 else f"the {len(found)} spans {first} to {last}"
         allowed = f" ({self.missing} may be)" if self.missing else ""
         gaps = [_describe_gap(gap, source, history) for gap in absent[:_MOST_LABELS]]
         names = ", ".join(s.label for s in absent[:_MOST_LABELS])
         more = f" and {len(absent) - _MOST_LABELS} more" if len(absent) > _MOST_LABELS else ""
         return (
-            f"{self.name} wants the {len(found)} spans {found[0].label} to {found[-1].label} of {self.source!r}, but "
-            f"{len(absent)} {'is' if len(absent) == 1 else 'are'} missing{allowed}: {names}{more}.\n"
+            f"{self.name} wants {which} of {self.source!r}, but {len(absent)} "
+            f"{'is' if len(absent) == 1 else 'are'} missing{allowed}: {names}{more}.\n"
             + "\n".join(gaps)
-            + f"\nIf history begins at {first}, pass since={first!r}; if gaps are expected, pass missing={len(absent)}."
+            + f"\n{begins} gaps are expected, pass missing={len(absent)}."
             f"\nTo leave out a span by name, pass exclude=, or for one run:  --exclude {absent[0].label}"
             + _describe_calendar(history, self.source)
         )

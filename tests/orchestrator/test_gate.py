@@ -135,7 +135,7 @@ def test_a_refused_span_is_not_learned_the_next_day(trial):
         "  2: refused by Big in run 2: 3 rows; at least 10 are needed\n"
         "    Ingest a new version:  spanwise run p.py --span 2 --to Big\n"
         "    or accept it as it is:  spanwise accept p.py --span 2 --because TEXT\n"
-        "If history begins at 1, pass since='1'; if gaps are expected, pass missing=1.\n"
+        "If gaps are expected, pass missing=1.\n"
         "To leave out a span by name, pass exclude=, or for one run:  --exclude 2"
     )
 

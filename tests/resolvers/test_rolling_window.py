@@ -80,6 +80,28 @@ def test_without_since_the_first_day_says_how_to_start(published):
         RollingWindow(published.examples, size=3).resolve(published.history(published.examples))
 
 
+@pytest.mark.parametrize(
+    ("there", "end", "since", "says"),
+    [
+        ((3,), None, None, "the 3 spans 1 to 3 of"),
+        ((3,), None, None, "If history begins at 3, pass since='3'; if gaps"),
+        ((1, 3), None, None, "\nIf gaps"),
+        ((1, 2), 3, 1, "\nIf gaps"),
+        ((2,), 1, 1, "RollingWindow wants the span 1 of"),
+        ((2,), 1, 1, "\nIf gaps"),
+    ],
+)
+def test_since_is_named_where_it_would_close_the_gap(published, there, end, since, says):
+    """History may begin after the first spans are missing, not before another one is."""
+    for span in there:
+        published.span(span)
+
+    with pytest.raises(WindowIncomplete) as refused:
+        RollingWindow(published.examples, size=3, at=end, since=since).resolve(published.history(published.examples))
+
+    assert says in str(refused.value)
+
+
 def test_a_window_of_the_past_sees_what_was_published_then(published):
     """With as_of, neither later spans nor later versions exist."""
     published.span(1, 1)
