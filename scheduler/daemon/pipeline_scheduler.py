@@ -169,6 +169,7 @@ class PipelineScheduler:
         """Goes on with what the file says now."""
         self._observer.spans.clear()
         self._observer.description, self._observer.record = description, record
+        self._observer.newest = None  # a schedule that was brought back counts from then
         self.retired, self.look_s = False, 0.0
         self.arrivals.update(description.ready)
 

@@ -67,7 +67,7 @@ def find_overdue(
             return None
         if record.attempts == 0:
             return OverdueTicks(first=record.tick, count=1, abandoned=True)
-    since = schedule.since if newest is None else newest.tick.at
+    since = schedule.since if newest is None else max(newest.tick.at, schedule.since)
     come = itertools.islice(ticks(timetable, since, now), _MANY)
     late = [tick for tick in come if (now - starts(timetable, tick)).total_seconds() > ON_TIME_S]
     late = drop_taken(store, schedule.key, late)

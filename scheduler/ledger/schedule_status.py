@@ -152,7 +152,7 @@ def _explain_untaken(
         outcome, why = "not taken", "no scheduler has ever loaded this schedule"
     elif tick.at <= schedule.since:
         loaded = format_time(schedule.since, timetable.clock)
-        outcome, why = "not taken", f"the schedule was first loaded {loaded}, and counts from then"
+        outcome, why = "not taken", f"the schedule counts from {loaded}, when it was loaded"
     elif schedule.replaced:
         outcome, why = "not taken", "the pipeline has another schedule now, or none in its file"
     elif newest is not None and tick.at < newest:

@@ -193,7 +193,7 @@ def test_ticks_explains_the_past(store, spanwise):
     (document,) = json.loads(spanwise("schedule", "ticks", "flow", "--since", ticks[0].at.isoformat(), "--json")[1])
 
     assert code == 0
-    assert "not taken  the schedule was first loaded" in out
+    assert "not taken  the schedule counts from " in out
     assert [t["outcome"] for t in document["ticks"]] == ["skipped", "open", *["waiting"] * (len(ticks) - 2)]
     assert document["ticks"][2]["why"] == "the schedule was paused by ann: new disks"
 

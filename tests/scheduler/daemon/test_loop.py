@@ -16,6 +16,7 @@ from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import register
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedule_status import read_status
 from spanwise.scheduler.ledger.schedules import read_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, list_ticks
@@ -313,6 +314,29 @@ def test_a_schedule_that_its_file_no_longer_has_is_over(loop, again):
     loop.turn(timedelta(hours=1))
 
     assert [tick for key, tick in loop.jobs if key == "first"] == ["2026-03-01T13:00Z", "2026-03-01T17:00Z"]
+
+
+def test_a_schedule_that_is_brought_back_while_its_last_run_goes_on_counts_from_then(loop):
+    """None of the ticks that came while it was out of its file runs, or is missed."""
+    file = loop.write("first")
+    loop.open(file)
+    loop.turn()
+    loop.turn(timedelta(hours=1))
+    loop.write("second")
+    Path(file).write_text((loop.folder / "second.py").read_text())
+    loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(hours=3, minutes=30))
+
+    loop.write("first")
+    loop.turn(timedelta(seconds=10))
+    (tick,) = loop.cron.schedulers["first"].open.values()
+    tick.child.returncode = 1
+    loop.turn()
+    loop.turn(timedelta(hours=1))
+
+    assert [tick for key, tick in loop.jobs if key == "first"] == ["2026-03-01T13:00Z", "2026-03-01T17:00Z"]
+    with root.open_for_reading(settings.read(root=loop.root)) as store:
+        assert [each.tick.name for each in list_missed(store, "first")] == ["2026-03-01T13:00Z"]
 
 
 def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):

@@ -11,9 +11,11 @@ from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, measure_progress
 from spanwise.scheduler.ledger.pauses import current_pause
-from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
-from spanwise.scheduler.ledger.ticks import newest_tick
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick, newest_tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -49,6 +51,22 @@ def test_a_tick_is_overdue_when_nobody_has_taken_it_for_a_minute() -> None:
 
     assert found is not None
     assert (found.first.at, found.count) == (NOON, 1)
+
+
+def test_what_came_while_a_schedule_was_out_of_its_file_is_not_overdue() -> None:
+    """Brought back, it counts from then, also where ticks of it were taken before."""
+    store = MemoryStore()
+    hourly(store)
+    ran = Tick(at=NOON, name="12", wall=NOON, span=1)
+    claim_tick(store, "p", ran, holder=1, now=NOON, end=TickEnd(outcome=TickOutcome.RAN))
+    retire_schedule(store, "p")
+
+    known = put_schedule(store, ScheduleRecord(timetable=HOURLY, since=NOON + 210 * MINUTE))
+
+    assert overdue(store, known, 215) is None
+    found = overdue(store, known, 245)
+    assert found is not None
+    assert (found.first.at, found.count) == (NOON + 240 * MINUTE, 1)
 
 
 def test_a_tick_that_waits_for_a_run_is_not_overdue() -> None:
