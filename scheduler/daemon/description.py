@@ -14,14 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from spanwise.orchestrator.artifact import PushedModel
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import LoadError, SpanwiseError
+from spanwise.orchestrator.errors import LoadError, ScheduleError, SpanwiseError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.scheduler.backfill.inventory import IngestNode
@@ -29,7 +29,7 @@ from spanwise.scheduler.daemon import arrival
 from spanwise.scheduler.daemon.arrival import ReadyData
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.schedule.division import HALVES
+from spanwise.scheduler.schedule.division import HALVES, Part
 from spanwise.scheduler.schedule.part import select_part
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, schedule_key
@@ -223,15 +223,30 @@ def _describe_schedule(
             spans[at] = span_of(rule, tick)
         except SpanwiseError as error:
             trouble = str(error)
+    pushes = find_pushes(loaded.pipeline, select_part(loaded.pipeline, part, timetable.division or HALVES))
+    if part and not pushes:
+        timetable = _leave_out_freshness(schedule, loaded.pipeline, timetable)
     return ScheduleDescription(
         timetable=timetable,
         source=loaded.place,
         calendar=loaded.calendar.value,
-        pushes=find_pushes(loaded.pipeline, select_part(loaded.pipeline, part, timetable.division or HALVES)),
+        pushes=pushes,
         ingests=any(isinstance(node, IngestNode) for node in loaded.pipeline),
         spans=spans,
         trouble=trouble,
     )
+
+
+def _leave_out_freshness(schedule: Schedule, pipeline: Pipeline, timetable: Timetable) -> Timetable:
+    """The timetable of a part that pushes nothing: where another part pushes, the model in service is of that one."""
+    name, pushed = part_of(timetable.pipeline), find_pushes(pipeline)
+    own = (schedule.parts or {}).get(name)
+    if isinstance(own, Part) and own.terms.get("freshness") is not None:
+        raise ScheduleError(
+            f"{pipeline.name!r} has freshness= of the part {name!r}, which pushes no model"
+            f"{': ' + ', '.join(pushed) + ' does' if pushed else ''}. Set it for the part that pushes, or for all."
+        )
+    return replace(timetable, freshness=None) if pushed else timetable
 
 
 def find_pushes(pipeline: Pipeline, part: Selection | None = None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Real children import real files."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -53,6 +53,51 @@ def test_a_file_says_which_schedules_it_has(file: Path) -> None:
     assert (first.timetable.zone, first.timetable.span) == ("Europe/Berlin", days_before(1))
     assert first.source == f"{file}:daily"
     assert first.pushes == ("Push/pushed",)
+
+
+PUSHED = """
+from datetime import timedelta
+from spanwise import Examples, Part, RollingWindow, days_before
+from spanwise.orchestrator import Component, Input, Model, Output, Pipeline, PushedModel
+from spanwise.scheduler import Schedule
+
+class Ingest(Component):
+    def run(self, examples: Output[Examples]) -> None: ...
+
+class Train(Component):
+    def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None: ...
+
+class Push(Component):
+    def run(self, model: Input[Model], pushed: Output[PushedModel]) -> None: ...
+
+def flow() -> Pipeline:
+    ingest = Ingest()
+    recent = RollingWindow(ingest["examples"], size=3)
+    train = Train(examples=recent["examples"])
+    return Pipeline("flow", [ingest, recent, train, Push(model=train["model"])])
+
+thrice = Schedule(
+    flow, span=days_before(1), TERM
+    parts={"ingest": "0 2 * * *", "train": Part("0 3 * * *", OWN), "push": Part("0 4 * * *", at="Push")},
+)
+"""
+
+
+def test_freshness_applies_to_the_parts_that_push(file: Path) -> None:
+    """No model is ever pushed by the part that trains, which would be stale for ever."""
+    file.write_text(PUSHED.replace("TERM", "freshness=timedelta(days=2),").replace(", OWN", ""))
+
+    found = {each.pipeline: each.timetable.freshness for each in describe([str(file)], None)}
+
+    assert found == {"flow:ingest": None, "flow:train": None, "flow:push": timedelta(days=2)}
+
+
+def test_freshness_of_a_part_that_pushes_nothing_is_refused(file: Path) -> None:
+    """Where another part pushes, it is meant for that one."""
+    file.write_text(PUSHED.replace("TERM", "").replace("OWN", "freshness=timedelta(days=2)"))
+
+    with pytest.raises(LoadError, match="freshness= of the part 'train', which pushes no model: Push/pushed does"):
+        describe([str(file)], None)
 
 
 def test_one_schedule_of_several_can_be_asked_for(file: Path) -> None:
