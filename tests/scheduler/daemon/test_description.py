@@ -1,5 +1,7 @@
 """Real children import real files."""
 
+import os
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,7 +34,7 @@ odd = Schedule(second, cron="@hourly", span=lambda tick: 100 // (tick.hour - 5))
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "two.py"
     path.write_text(FILE)

@@ -1,6 +1,8 @@
 """The loop, in this process: real files described by real children, a real database, a clock that the test moves."""
 
 import fcntl
+import os
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,7 +56,7 @@ class Loop:
     """A scheduler in a folder."""
 
     def __init__(self, folder, monkeypatch):
-        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         monkeypatch.chdir(folder)
         self.folder = folder
         self.root = folder / "root"

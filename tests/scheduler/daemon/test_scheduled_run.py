@@ -1,5 +1,7 @@
 """The child that makes one attempt: real processes on a real database."""
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,7 +82,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.chdir(tmp_path)
     made = Place(tmp_path)
     store = made.store
