@@ -19,6 +19,8 @@ from spanwise.scheduler.schedule.timetable import Timetable
 
 log = logging.getLogger("spanwise.scheduler")
 
+CLOCK_SET_BACK = "the clock was set back"
+
 MEASURES = 10
 """How often progress is measured in the time after which a run counts as stalled."""
 
@@ -34,7 +36,7 @@ class ConditionAlerts:
 
     def report_clock(self, set_back: timedelta, now: datetime) -> None:
         """Alerts once when the clock was set back behind the newest tick, and once when it has caught up."""
-        what, site = "the clock was set back", self._services.site
+        what, site = CLOCK_SET_BACK, self._services.site
         if set_back and "clock-set-back" not in self._alerted:
             error = f"The clock is {set_back} behind the last tick that was taken; nothing is due until then."
             self._services.send(alert.trouble_alert(what, at=now, site=site, error=error, pipeline=self._key))

@@ -25,7 +25,7 @@ from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.pipeline_files import DataWatch, PipelineFile, PipelineFiles, describe_recorded
 from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
-from spanwise.scheduler.daemon.scheduler_alerts import SchedulerAlerts
+from spanwise.scheduler.daemon.scheduler_alerts import PIPELINE_NOT_SCHEDULED, SchedulerAlerts
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.ledger.heartbeat import (
     BEATS,
@@ -68,7 +68,6 @@ UNKILLABLE_S = 60.0
 
 STOPPED = "the scheduler was stopped"
 METADATA_UNAVAILABLE = "metadata store unavailable"
-PIPELINE_NOT_SCHEDULED = "a pipeline is not scheduled"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_S = 0.2  # the shortest wait while something fails
@@ -228,6 +227,7 @@ class SchedulerLoop:
         one.failures = 0
         if one.retired and not one.busy:
             del self.schedulers[one.key]
+            self._end_alerts([one.key], now)
 
     def _count_failure(self, pipeline: str = "") -> None:
         if self._metrics is not None:
@@ -249,7 +249,7 @@ class SchedulerLoop:
             else:
                 living.add(one.number)
         if self._peers - living:
-            self._watch_replaced(store)
+            self._watch_replaced(store, now)
             for each in self.schedulers.values():
                 each.adopting, each.look_s = True, 0.0
         self._peers = frozenset(living)
@@ -280,7 +280,7 @@ class SchedulerLoop:
         if files and self.files.settled:
             self._retire_removed(store, now)
         if files:
-            self._watch_replaced(store)
+            self._watch_replaced(store, now)
         if files and not self.schedulers and all(file.error for file in self.files.all):
             raise NothingToSchedule(files[0].error)
 
@@ -313,13 +313,12 @@ class SchedulerLoop:
 
     def _retire_removed(self, store: Store, now: datetime) -> None:
         """Records which schedules are over, since their files no longer have them: none of their ticks is overdue."""
-        for known in self.files.list_removed(store):
-            retire_schedule(store, known.key)
+        removed = self.files.list_removed(store)
+        for known in removed:
             self._watch_left(known, store)
-            site, summary = self._services.site, "its file no longer has this schedule"
-            for kind in ("overdue", "freshness", "forecast"):
-                cause = f"{kind} {known.key}"
-                self._services.send(alert.recovery_alert(known.key, at=now, site=site, cause=cause, summary=summary))
+        self._end_alerts([known.key for known in removed], now)
+        for known in removed:
+            retire_schedule(store, known.key)
 
     def _watch_left(self, known: ScheduleRecord, store: Store) -> None:
         if known.key not in self.schedulers and list_unsettled(store, known.key):
@@ -327,11 +326,18 @@ class SchedulerLoop:
             left.retired = True
             self.schedulers[known.key] = left
 
-    def _watch_replaced(self, store: Store) -> None:
+    def _watch_replaced(self, store: Store, now: datetime) -> None:
         """Looks after the ticks that schedules left open that have been replaced since, until they have ended."""
-        for pipeline in {pipeline_of(key) for key in self.schedulers}:
-            for known in list_replaced(store, pipeline):
-                self._watch_left(known, store)
+        pipelines = {pipeline_of(key) for key in self.schedulers}
+        replaced = [known for pipeline in pipelines for known in list_replaced(store, pipeline)]
+        for known in replaced:
+            self._watch_left(known, store)
+        self._end_alerts([known.key for known in replaced], now)
+
+    def _end_alerts(self, over: Sequence[str], now: datetime) -> None:
+        """Announces the end of what lasts for schedules that are over, of a stalled run once nothing of it is open."""
+        pipelines = {pipeline_of(key) for key in self.schedulers}
+        self._alerts.end_conditions(over, now, stalled={pipeline_of(key) for key in over} - pipelines)
 
     def _first_moment(self, timetable: Timetable, now: datetime) -> datetime:
         """When a new schedule begins: now; for a one-shot, with the tick that started it, however long loading took."""

@@ -133,6 +133,11 @@ class PipelineScheduler:
         return 0 if self._observer.newest is None else self._observer.newest.number
 
     @property
+    def _has_freshness(self) -> bool:
+        """Whether it is to be alerted when the model in service is too old."""
+        return self.description.timetable.freshness is not None and not self.retired
+
+    @property
     def busy(self) -> bool:
         """Whether something of it is still to be waited for."""
         asking = self._observer.spans.is_asking or self.arrivals.pending
@@ -210,7 +215,7 @@ class PipelineScheduler:
                     self.due_at = starts(self.description.timetable, due.due.next)
                 for action in due_tick.decide_due(due, self.description.timetable):
                     self._perform_due(action, store, me, now, monotonic)
-        if monotonic >= self._freshness_s and self.description.timetable.freshness is not None:
+        if monotonic >= self._freshness_s and self._has_freshness:
             self._freshness_s = monotonic + FRESHNESS_S
             self._conditions.check_freshness(store, self._observer.record, now)
         if self._unsettled:
@@ -221,7 +226,7 @@ class PipelineScheduler:
 
     def _next_look(self, monotonic: float) -> float:
         timetable = self.description.timetable
-        moments = [self._freshness_s] if timetable.freshness is not None else []
+        moments = [self._freshness_s] if self._has_freshness else []
         moments += [max(until_s, monotonic + POLL_S) for until_s in self.exiting.deadlines()]
         for tick in self.open.values():
             if tick.child is None:
@@ -343,7 +348,7 @@ class PipelineScheduler:
         self.arrivals.wants_look = part_of(self.key) == DATA
         log.info("tick-ended", extra=self._facts(record.tick, outcome=end.outcome.value, reason=end.why))
         self._announce_end(store, replace(record, end=end, ended=now), end, now, running=running)
-        if end.outcome is TickOutcome.RAN:
+        if end.outcome is TickOutcome.RAN and not self.retired:
             self._conditions.check_forecast(store, self.description.timetable, now)
         return True
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.lease import Clock
 from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.alerts.outbox_store import digest_cause
+from spanwise.scheduler.daemon.condition_alerts import CLOCK_SET_BACK
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.schedule.forecast import Forecast
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 log = logging.getLogger("spanwise.scheduler")
 
@@ -24,6 +27,11 @@ DELIVERY_S = 15.0
 """How long the last delivery of alerts may take."""
 
 INVALID_ALERT_SETTINGS = "invalid alert settings"
+PIPELINE_NOT_SCHEDULED = "a pipeline is not scheduled"
+SCHEDULE_OVER = "the schedule is over: the pipeline has another one now, or none in its file"
+
+LASTING_KINDS = ("overdue", "freshness", "forecast")
+"""The alerts of a schedule that say how it stands."""
 
 
 class SchedulerAlerts:
@@ -65,6 +73,22 @@ class SchedulerAlerts:
             self._earlier = outbox.list_standing(self._settings.place)
         if digest_cause(alert.trouble_cause(what, self._services.site, pipeline)) in self._earlier:
             self.send_recovery(what, summary, now, pipeline)
+
+    def end_conditions(self, over: Sequence[str], now: datetime, *, stalled: Collection[str]) -> None:
+        """Announces the end of what was alerted of schedules that are over, and would hold for ever.
+
+        `stalled` are pipelines of which nothing is scheduled any more, and no run goes on.
+        """
+        standing = outbox.list_standing(self._settings.place) if over else frozenset()
+        site = self._services.site
+        for key in over:
+            causes = [f"{kind} {key}" for kind in LASTING_KINDS]
+            causes += [alert.trouble_cause(what, site, key) for what in (CLOCK_SET_BACK, PIPELINE_NOT_SCHEDULED)]
+            causes += [f"stall {pipeline}" for pipeline in (pipeline_of(key),) if pipeline in stalled]
+            for cause in causes:
+                if digest_cause(cause) in standing:
+                    ended = alert.recovery_alert(key, at=now, site=site, cause=cause, summary=SCHEDULE_OVER)
+                    self._services.send(ended)
 
     def start_reload(self) -> None:
         """Reads the alert settings again, in a thread, since Apprise takes its time."""

@@ -13,6 +13,7 @@ import pytest
 from spanwise.orchestrator.errors import LoadError, StoreUnavailable
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.storage import StorageBucket
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.daemon.loop import SchedulerLoop
@@ -316,6 +317,92 @@ def test_a_schedule_that_its_file_no_longer_has_is_over(loop, again):
     loop.turn(timedelta(hours=1))
 
     assert [tick for key, tick in loop.jobs if key == "first"] == ["2026-03-01T13:00Z", "2026-03-01T17:00Z"]
+
+
+def standing(loop, key):
+    """What was alerted of a schedule key and has not recovered."""
+    kinds = ("overdue", "freshness", "forecast", "overrun", "missed", "failure", "stall")
+    return [kind for kind in kinds if outbox.was_alerted(loop.root, f"{kind} {key}")]
+
+
+def alert_of(loop, key):
+    """Alerts what lasts of a schedule key, as its scheduler and the watchdog do."""
+    site, hour = alert.local_site(), timedelta(hours=1)
+    for each in (
+        alert.freshness_alert(key, at=loop.now, site=site, pushed=None, allowed=hour),
+        alert.forecast_alert(key, at=loop.now, site=site, forecast="soon", facts={}),
+        alert.missed_alert(key, at=loop.now, site=site, ticks=["13"], why="nobody took it", overdue=True),
+    ):
+        outbox.put(loop.root, each)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_alerts_of_a_schedule_that_another_has_replaced_recover(loop, monkeypatch, again):
+    """As those of one that its file no longer has: by parts after as a whole, and the reverse."""
+    monkeypatch.setattr(outbox, "wants_delivery", lambda _place: False)
+    file = loop.write("one")
+    loop.open(file)
+    loop.turn()
+    alert_of(loop, "one")
+
+    Path(file).write_text(PARTS)
+    if again:
+        loop.cron.close()
+        loop.open(file)
+    loop.turn(timedelta(seconds=10))
+    assert standing(loop, "one") == []
+    alert_of(loop, "one:train")
+    loop.write("one")
+    loop.turn(timedelta(seconds=10))
+
+    assert standing(loop, "one:train") == []
+
+
+def test_a_schedule_that_is_over_alerts_no_longer_what_lasts(loop, monkeypatch):
+    """Its last run goes on: that no model is pushed any more is as it should be."""
+    monkeypatch.setattr(outbox, "wants_delivery", lambda _place: False)
+    file = loop.write("first")
+    fresh = "from datetime import timedelta\n" + Path(file).read_text()
+    Path(file).write_text(fresh.replace("span=days_before(1)", "span=days_before(1), freshness=timedelta(hours=2)"))
+    loop.open(file)
+    loop.turn()
+    loop.turn(timedelta(hours=1))
+    loop.write("second")
+    Path(file).write_text((loop.folder / "second.py").read_text())
+
+    loop.turn(timedelta(seconds=10))
+    assert list(loop.cron.schedulers["first"].open) == ["2026-03-01T13:00Z"]
+    loop.turn(timedelta(hours=4))
+
+    assert standing(loop, "first") == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stall_of_a_pipeline_that_its_file_no_longer_has_recovers_once_no_run_goes_on(loop, monkeypatch, again):
+    """Nothing of it will succeed any more; while the run goes on, it may still be stalled."""
+    monkeypatch.setattr(outbox, "wants_delivery", lambda _place: False)
+    file = loop.write("first")
+    loop.open(file)
+    loop.turn()
+    loop.turn(timedelta(hours=1))
+    stalled = Run(pipeline="first", number=1, started=loop.now)
+    outbox.put(loop.root, alert.stall_alert(stalled, at=loop.now, site=alert.local_site(), quiet=timedelta(hours=1)))
+    loop.write("second")
+    Path(file).write_text((loop.folder / "second.py").read_text())
+    if again:
+        loop.cron.close()
+        loop.open(file)
+    loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(seconds=10))
+    assert "stall" in standing(loop, "first")
+
+    (tick,) = loop.cron.schedulers["first"].open.values()
+    tick.child.returncode = 1
+    loop.turn()
+    loop.turn(timedelta(seconds=10))
+
+    assert "first" not in loop.cron.schedulers
+    assert "stall" not in standing(loop, "first")
 
 
 def test_a_schedule_that_is_brought_back_while_its_last_run_goes_on_counts_from_then(loop):
