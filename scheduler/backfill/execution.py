@@ -27,11 +27,12 @@ from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, b
 from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
 from spanwise.scheduler.ledger.pauses import (
     SchedulePause,
+    continue_pause,
     current_pause,
+    end_pause,
     extend_pause,
     newest_pause,
     pause_schedule,
-    resume_schedule,
 )
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.ledger.schedules import list_keys
@@ -53,6 +54,7 @@ CONTINUED_S = 2.0
 
 POLL_S = 0.5
 _WHO = "backfill "  # the prefix of the name of a backfill that has paused a schedule
+_WHY = "its runs would interfere with the backfill"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,7 +358,7 @@ class _PausedSchedule:
         try:
             held = self._held()
             if held is not None and self._mine is not None and held.number == self._mine.number:
-                resume_schedule(self._store, self._pipeline, who=self._who, now=_now())
+                end_pause(self._store, self._pipeline, self._mine, who=self._who, now=_now())
                 self._notify(BackfillEvent(what="resumed"))
             elif held is not None and held.who.startswith(_WHO):
                 self._notify(BackfillEvent(what="still-paused", message=f"{held.who} has not ended"))
@@ -375,7 +377,9 @@ class _PausedSchedule:
             ours = held is not None and self._mine is not None and held.number == self._mine.number
             if ours or not (held is None or by_backfill) or not list_keys(self._store, self._pipeline):
                 return
-            self._pause(_now())
+            now = _now()
+            until = now + timedelta(seconds=PAUSE_S)
+            self._mine = pause_schedule(self._store, self._pipeline, who=self._who, why=_WHY, now=now, until=until)
         self._notify(BackfillEvent(what="paused"))
 
     def look(self, now: datetime) -> float:
@@ -394,12 +398,11 @@ class _PausedSchedule:
                 if left_s > 0:
                     return min(left_s, RENEWED_S)
                 if list_keys(self._store, self._pipeline):
-                    self._pause(now)
+                    until = now + timedelta(seconds=PAUSE_S)
+                    self._mine = continue_pause(
+                        self._store, self._pipeline, newest, who=self._who, why=_WHY, now=now, until=until
+                    )
             return RENEWED_S
-
-    def _pause(self, now: datetime) -> None:
-        why, until = "its runs would interfere with the backfill", now + timedelta(seconds=PAUSE_S)
-        self._mine = pause_schedule(self._store, self._pipeline, who=self._who, why=why, now=now, until=until)
 
     def _held(self) -> SchedulePause | None:
         return current_pause(self._store, self._pipeline, _now())

@@ -1,4 +1,8 @@
-"""Pauses in the ledger: times in which no scheduler takes ticks of a pipeline. `pause p#n` is its n-th."""
+"""Pauses in the ledger: times in which no scheduler takes ticks of a pipeline.
+
+`pause p#n` is its n-th, `resumed p#n` who has ended that. A claim of its own, which is made once: whoever extends the
+pause replaces what it has read of it.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,14 @@ class SchedulePause:
         return self.since <= at and all(at < end for end in ends)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """The end of a pause by somebody."""
+
+    resumed: datetime
+    resumed_by: str
+
+
 def pause_schedule(
     store: Store, key: str, *, who: str, why: str, now: datetime, until: datetime | None = None
 ) -> SchedulePause:
@@ -47,12 +59,21 @@ def pause_schedule(
 
 
 def resume_schedule(store: Store, key: str, *, who: str, now: datetime) -> SchedulePause | None:
-    """Ends the pause that holds; None when there is none."""
-    held = current_pause(store, key, now)
-    if held is None:
+    """Ends the pause that holds, and what continues it meanwhile; None when there is none."""
+    ended = None
+    while (held := current_pause(store, key, now)) is not None:
+        ended = end_pause(store, key, held, who=who, now=now) or ended
+    return ended
+
+
+def end_pause(store: Store, key: str, pause: SchedulePause, *, who: str, now: datetime) -> SchedulePause | None:
+    """Ends this pause; None when somebody has ended it before."""
+    ended = replace(pause, resumed=now, resumed_by=who)
+    try:
+        store.claim(Claim("resumed", _name(key, pause), facts_of(Resumption(resumed=now, resumed_by=who))))
+    except AlreadyClaimed:
         return None
-    ended = replace(held, resumed=now, resumed_by=who)
-    store.amend(_claim(key, ended))
+    store.amend(_claim(key, ended))  # so that nobody asks for two records once it is over
     return ended
 
 
@@ -61,6 +82,17 @@ def extend_pause(store: Store, key: str, pause: SchedulePause, *, until: datetim
     held = _read_pause(store, key, pause.number)
     if held.resumed is None:
         store.amend(_claim(key, replace(held, until=until)))
+
+
+def continue_pause(
+    store: Store, key: str, pause: SchedulePause, *, who: str, why: str, now: datetime, until: datetime
+) -> SchedulePause | None:
+    """Pauses a pipeline in place of a pause that is about to end by itself; None when somebody has ended that."""
+    following = pause_schedule(store, key, who=who, why=why, now=now, until=until)
+    if _read_pause(store, key, pause.number).resumed is None:
+        return following  # whoever ends the pause from now on ends this one too
+    end_pause(store, key, following, who=who, now=now)
+    return None
 
 
 def current_pause(store: Store, key: str, now: datetime) -> SchedulePause | None:
@@ -91,11 +123,20 @@ def list_pauses(store: Store, key: str, *, since: datetime) -> list[SchedulePaus
 
 
 def _read_pause(store: Store, key: str, number: int) -> SchedulePause:
-    return record_of(SchedulePause, read_claim(store, "pause", f"{pipeline_of(key)}#{number}"))
+    pause = record_of(SchedulePause, read_claim(store, "pause", f"{pipeline_of(key)}#{number}"))
+    claim = None if pause.resumed is not None else store.find_claim("resumed", _name(key, pause))
+    if claim is None:
+        return pause
+    end = record_of(Resumption, claim)
+    return replace(pause, resumed=end.resumed, resumed_by=end.resumed_by)
 
 
 def _claim(key: str, pause: SchedulePause) -> Claim:
-    return Claim("pause", f"{pipeline_of(key)}#{pause.number}", facts_of(pause))
+    return Claim("pause", _name(key, pause), facts_of(pause))
+
+
+def _name(key: str, pause: SchedulePause) -> str:
+    return f"{pipeline_of(key)}#{pause.number}"
 
 
 def format_pause(pause: SchedulePause) -> str:
