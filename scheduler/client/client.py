@@ -357,11 +357,12 @@ class Client:
 
         Raises:
             NotRecorded: it was never scheduled here.
-            UsageError: the end of the pause is in the past, or has no time zone.
+            UsageError: the end of the pause is in the past, or has no time zone; or a part is named.
         """
         from spanwise.scheduler.ledger.pauses import pause_schedule
         from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
 
+        _refuse_part(pipeline)
         now = datetime.now(UTC)
         if until is not None and (until.tzinfo is None or until <= now):
             raise UsageError(f"A pause ends at a later time with a zone, not at {until.isoformat()}.")
@@ -374,13 +375,24 @@ class Client:
 
         Raises:
             NotRecorded: it was never scheduled here.
+            UsageError: a part is named.
         """
         from spanwise.scheduler.ledger.pauses import resume_schedule
         from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule, user_name
 
+        _refuse_part(pipeline)
         with self.session.writing() as store:
             find_schedule(store, expand_keys(store, [pipeline])[0])
             return resume_schedule(store, pipeline, who=user_name(), now=datetime.now(UTC))
+
+
+def _refuse_part(key: str) -> None:
+    """Refuses a part of a pipeline where a pause is meant, which the other parts would obey too."""
+    from spanwise.scheduler.schedule.schedule_key import part_of, pipeline_of
+
+    if part_of(key):
+        whole = pipeline_of(key)
+        raise UsageError(f"A pause holds for all parts of {whole!r}: give {whole} in place of {key}.")
 
 
 def _params(params: Mapping[str, object] | None) -> list[str]:

@@ -13,8 +13,9 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.ledger.holder import find_holder
-from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, list_problems, read_status
-from spanwise.scheduler.ledger.schedules import list_keys, list_schedules
+from spanwise.scheduler.ledger.missed import list_missed
+from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, list_problems, read_status, recovery_command
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 _LONGER = 1.5  # times the median, from which a run is said to overrun
@@ -74,7 +75,7 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
         )
     for status in schedules:
         if status.paused is not None:
-            key = status.schedule.key
+            key = pipeline_of(status.schedule.key)
             return PipelineHealth(
                 word="paused",
                 why="; ".join([f"by {status.paused.who}: {status.paused.why}", *list_problems(status)]),
@@ -90,18 +91,21 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
             return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=_catch_up(status))
         if status.missed:
             missed = f"{format_count(status.missed, 'missed tick')} to backfill"
-            source = status.schedule.source
-            return PipelineHealth(
-                word="late",
-                why=missed,
-                urgent=True,
-                remedy=Remedy(
-                    command=shlex.join(["spanwise", "backfill", source, "--missed"]),
-                    action="backfill",
-                    fields=(("file", source), ("missed", "yes")),
-                ),
-            )
+            return PipelineHealth(word="late", why=missed, urgent=True, remedy=_recover(store, status.schedule))
     return PipelineHealth(word="on time") if schedules else PipelineHealth(word="not scheduled")
+
+
+def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
+    """A backfill of what was missed; where that has no span, a run on the newest data."""
+    source = schedule.source
+    missed = list_missed(store, schedule.key)
+    if missed and all(record.tick.span is None for record in missed):
+        return Remedy(command=recovery_command(missed[0], schedule), action="run", fields=(("file", source),))
+    return Remedy(
+        command=shlex.join(["spanwise", "backfill", source, "--missed"]),
+        action="backfill",
+        fields=(("file", source), ("missed", "yes")),
+    )
 
 
 def _catch_up(status: ScheduleStatus) -> Remedy:

@@ -17,7 +17,7 @@ from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.loop import SchedulerLoop
 from spanwise.scheduler.daemon.metrics import SchedulerMetrics
 from spanwise.scheduler.daemon.services import SchedulerServices
-from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.pauses import current_pause, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_schedules, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
 from spanwise.scheduler.project import settings
@@ -184,6 +184,22 @@ def test_a_pause_holds_for_both(world: World, clocked: Clocked) -> None:
 
     assert outcomes(world, "days:ingest") == outcomes(world, "days:train") == [TickOutcome.MISSED]
     assert world.runs() == []
+
+
+def test_a_pause_of_one_part_is_refused(world: World, clocked: Clocked) -> None:
+    """The ticks of the others would be missed without an alert; nor is one part resumed alone."""
+    clocked.settle()
+
+    code, _, err = world("schedule", "pause", "days:train", "--because", "new disks")
+    assert code == 2
+    assert "A pause holds for all parts of 'days': give days in place of days:train." in err
+    assert world("schedule", "pause", "days", "--because", "new disks")[0] == 0
+    code, _, err = world("schedule", "resume", "days:train")
+
+    assert code == 2
+    assert "give days in place of days:train" in err
+    with world.store() as store:
+        assert current_pause(store, "days", clocked.now) is not None
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_ended_ticks, claim_tick
+from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick, ticks
@@ -326,6 +327,42 @@ def test_a_pipeline_that_is_scheduled_and_never_began_a_run_is_shown(past, page)
     assert "ExampleGen found no span" in text_of(page("/p/fresh/schedule"))
     assert len(page("/api/pipelines/fresh/schedule").json()["missed"]) == 1
     assert 'href="/p/fresh/schedule"' in page("/search?q=fres").text
+
+
+def test_the_remedy_of_a_missed_tick_is_what_recovers_it(past, page):
+    """One of a part that trains on the newest has no span: no backfill does."""
+    began = datetime.now(UTC)
+    table = Timetable("fresh:train", cron="0 3 * * *", division=HALVES)
+    put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="fresh.py:apart", calendar="day"))
+    claim_tick(
+        past.store,
+        "fresh:train",
+        next(ticks(table, began)),
+        holder=1,
+        now=began,
+        end=TickEnd(outcome=TickOutcome.MISSED),
+    )
+
+    text = text_of(page("/"))
+
+    assert "spanwise run fresh.py:apart" in text
+    assert "backfill" not in text.partition("fresh.py:apart")[0].rpartition("spanwise")[2]
+    assert "/do/run?file=fresh.py" in page("/").text
+
+
+def test_a_pause_of_a_part_is_one_of_its_pipeline(past, page):
+    """So the page names the pipeline, not the part."""
+    began = datetime.now(UTC)
+    for part in ("ingest", "train"):
+        table = Timetable(f"fresh:{part}", cron="0 3 * * *", division=HALVES)
+        put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="fresh.py:apart"))
+    assert 'href="/do/pause?pipeline=fresh"' in page("/p/fresh/schedule").text
+    assert "/do/pause?pipeline=fresh:" not in page("/p/fresh/schedule").text.replace("%3A", ":")
+
+    pause_schedule(past.store, "fresh", who="ann", why="disks", now=began)
+
+    assert "spanwise schedule resume fresh " in text_of(page("/")) + " "
+    assert 'href="/do/unpause?pipeline=fresh"' in page("/p/fresh/schedule").text
 
 
 def test_missed_ticks_are_all_counted_and_given_up_with_all_their_spans(past, page, monkeypatch):
