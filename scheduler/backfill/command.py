@@ -114,11 +114,24 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             )  # for the message that names the spans with input
         took = median_durations_s(store.executions_of([*itertools.islice(store.runs(name), _RECENT)]))
         try:
-            return plan_backfill(options, loaded.pipeline, calendar, store, sources, took), loaded
+            plan = plan_backfill(options, loaded.pipeline, calendar, store, sources, took)
+            return _add_spanless(plan, store, request) if request.missed else plan, loaded
         except SpanNotFound as error:
             missed = {span for key in list_keys(store, name) for tick in list_missed(store, key) for span in tick.spans}
             lost = sorted(missed.intersection(spans or ())) if not node else []
             raise SpanNotFound("\n".join([str(error), *_give_up(name, lost, calendar, request.elsewhere)])) from error
+
+
+def _add_spanless(plan: BackfillPlan, store: Store, request: BackfillRequest) -> BackfillPlan:
+    """The plan with the missed ticks that no span recovers, and the commands that do."""
+    from spanwise.scheduler.ledger.schedule_status import find_schedule, recovery_command
+
+    missed = [
+        (find_schedule(store, key), tick) for key in list_keys(store, plan.pipeline) for tick in list_missed(store, key)
+    ]
+    spanless = [(schedule, tick) for schedule, tick in missed if tick.tick.span is None]
+    commands = dict.fromkeys(recovery_command(tick, schedule, request.elsewhere) for schedule, tick in spanless)
+    return replace(plan, spanless=len(spanless), runs=() if plan.targets else tuple(commands))
 
 
 def _find_source(request: BackfillRequest, pipeline: Pipeline) -> CountedSource | None:

@@ -17,6 +17,7 @@ from spanwise.scheduler.backfill.record import TRAIN, Backfill
 from spanwise.scheduler.formatting import (
     FIX,
     Document,
+    format_count,
     format_duration,
     format_spans,
     format_table,
@@ -62,6 +63,13 @@ def format_plan(plan: BackfillPlan) -> str:
     if plan.lowered:
         lowered = format_spans(plan.lowered, calendar)
         lines.append(f"Skipped because a higher version was ingested before: {lowered}. {LOWERED_FIX}")
+    if plan.runs:
+        several = plan.spanless > 1
+        lines.append(
+            f"{format_count(plan.spanless, 'missed tick')} {'have' if several else 'has'} no span. "
+            f"A run on the newest data recovers {'them' if several else 'it'}:"
+        )
+        lines += [f"  {command}" for command in plan.runs]
     if plan.estimate_s is not None and plan.targets:
         lines.append(f"Estimated duration: {format_duration(plan.estimate_s)}, based on recent runs.")
     return "\n".join(lines)
@@ -70,7 +78,7 @@ def format_plan(plan: BackfillPlan) -> str:
 def _headline(plan: BackfillPlan) -> str:
     count = len(plan.targets)
     if not count:
-        return f"{plan.pipeline} needs no backfill."
+        return f"{plan.pipeline} {'has no span to backfill' if plan.runs else 'needs no backfill'}."
     spans = f"{count} {'span' if count == 1 else 'spans'}"
     how = "then one model" if plan.train else "a full run" if count == 1 else "a full run each"
     return f"Backfill of {plan.pipeline}: {spans}, {how}."
@@ -108,6 +116,7 @@ def plan_document(plan: BackfillPlan) -> Document:
         "outside": [span_document(s, calendar) for s in plan.outside],
         "absent": [span_document(s, calendar) for s in plan.absent],
         "lowered": [span_document(s, calendar) for s in plan.lowered],
+        "runs": list(plan.runs),
         "ingest": list(plan.ingest),
         "train": list(plan.train),
         "windows": [_window_document(w, calendar) for w in plan.windows],

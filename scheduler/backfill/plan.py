@@ -72,6 +72,8 @@ class BackfillPlan:
     warm_start: bool = False
     estimate_s: float | None = None  #: from recent runs; None when these nodes have not run yet
     source: str = ""  #: the node whose spans these are, where each that ingests has its own
+    spanless: int = 0  #: missed ticks without a span, which a run on the newest data recovers
+    runs: tuple[str, ...] = ()  #: the commands that do, where no span is run that would recover them too
 
 
 def plan_backfill(

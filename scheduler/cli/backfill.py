@@ -122,7 +122,7 @@ def backfill(
         sys.stdout.write(command.describe_left_out(request, plan, closed))
         sys.stdout.flush()
     if not plan.targets:
-        raise typer.Exit(1 if plan.absent or plan.lowered else 0)
+        raise typer.Exit(1 if plan.absent or plan.lowered or plan.runs else 0)
     with catch_stop_signals() as stop_signal:
         recorded = command.record_plan(request, settings, plan, loaded)
         code = command.execute(recorded, loaded, request, settings, stop_signal, json=json)

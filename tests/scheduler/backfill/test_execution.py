@@ -24,6 +24,7 @@ from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
 from spanwise.scheduler.ledger.pauses import current_pause, extend_pause, list_pauses, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_overrun
+from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
@@ -328,6 +329,34 @@ def test_missed_days_are_made_good(world: World) -> None:
         assert list_missed(store, "days") == []
         assert current_pause(store, "days", datetime.now(UTC)) is None
     assert world("backfill", "days.py", "--missed")[1] == "days needs no backfill.\n"
+
+
+def test_missed_ticks_without_a_span_are_named_with_what_recovers_them(world: World) -> None:
+    """As those of a part that trains on the newest: no backfill does, and it does not say that nothing is needed."""
+    world.lived(3)
+    at = datetime(2024, 5, 4, 4, tzinfo=UTC)
+    table = Timetable("days:train", cron="0 4 * * *", division=HALVES)
+    tick = Tick(at=at, name="2024-05-04T04:00", wall=at.replace(tzinfo=None), span=None, part="train")
+    with world.store() as store:
+        put_schedule(store, ScheduleRecord(timetable=table, since=at, source="days.py", calendar="day"))
+        claim_tick(store, "days:train", tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED))
+
+    code, out, _ = world("backfill", "days.py", "--missed")
+    planned = world("backfill", "days.py", "--missed", "--dry-run")[1]
+    document = json.loads(world("backfill", "days.py", "--missed", "--json")[1])
+
+    assert code == 1
+    assert (
+        out
+        == planned
+        == (
+            "days has no span to backfill.\n1 missed tick has no span. A run on the newest data recovers it:\n"
+            "  spanwise run days.py\n"
+        )
+    )
+    assert document["runs"] == ["spanwise run days.py"]
+    assert world("run", "days.py")[0] == 0
+    assert world("backfill", "days.py", "--missed")[:2] == (0, "days needs no backfill.\n")
 
 
 def test_a_schedule_that_was_paused_by_somebody_stays_so(world: World) -> None:
