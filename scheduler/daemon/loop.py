@@ -262,27 +262,43 @@ class SchedulerLoop:
     def _apply_descriptions(self, files: Sequence[PipelineFile], store: Store, now: datetime) -> None:
         """Records the schedules of these files, and runs them from now on."""
         for file in files:
-            descriptions = self.files.read(file, store)
-            others = [key for other in self.files.all if other is not file for key in other.pipelines]
-            taken = {pipeline_of(key) for key in others}  # by other parts too: a pipeline has one schedule
-            for described in descriptions:
-                pipeline = pipeline_of(described.pipeline)
-                if pipeline in taken:
-                    error = UsageError(f"{pipeline!r} is also defined in another file; this one is ignored.")
-                    self._alerts.send_trouble(f"{file.path.name} defines a pipeline of another file", error, now)
-                else:
-                    self._add_schedule(described, store, now)
-            named = frozenset(each.pipeline for each in descriptions if pipeline_of(each.pipeline) not in taken)
-            for gone in file.pipelines - named:
-                self.schedulers[gone].retired, self.schedulers[gone].look_s = True, 0.0
-                log.info("schedule-removed", extra={"pipeline": gone, "file": file.reference})
-            file.pipelines, file.descriptions = named, None
+            file.latest = self.files.read(file, store)
+            # What it no longer has, another may have now, whichever is looked at first.
+            file.pipelines &= {each.pipeline for each in file.latest}
+        waiting = [file for file in self.files.all if files and file.ignored and file not in files]
+        for file in (*files, *waiting):
+            self._add_schedules(file, store, now)
+        kept = {key for file in self.files.all for key in file.pipelines}
+        for key, one in self.schedulers.items():
+            if files and key not in kept and not one.retired:
+                one.retired, one.look_s = True, 0.0
+                log.info("schedule-removed", extra={"pipeline": key, "file": one.description.source})
+        for file in files:
+            file.descriptions = None
         if files and self.files.settled:
             self._retire_removed(store, now)
         if files:
             self._watch_replaced(store, now)
         if files and not self.schedulers and all(file.error for file in self.files.all):
             raise NothingToSchedule(files[0].error)
+
+    def _add_schedules(self, file: PipelineFile, store: Store, now: datetime) -> None:
+        """Runs the schedules of a file, but those of pipelines that another file has."""
+        others = [key for other in self.files.all if other is not file for key in other.pipelines]
+        taken = {pipeline_of(key) for key in others}  # by other parts too: a pipeline has one schedule
+        mine = [each for each in file.latest if pipeline_of(each.pipeline) not in taken]
+        for described in mine:
+            self._add_schedule(described, store, now)
+        file.pipelines = frozenset(each.pipeline for each in mine)
+        before, file.ignored = file.ignored, frozenset(pipeline_of(each.pipeline) for each in file.latest) & taken
+        what, ended = f"{file.path.name} defines a pipeline of another file", "none of its pipelines is of another file"
+        for pipeline in sorted(file.ignored - before):
+            error = UsageError(f"{pipeline!r} is also defined in another file; this one is ignored.")
+            self._alerts.send_trouble(what, error, now)
+        if before and not file.ignored:
+            self._alerts.send_recovery(what, ended, now)
+        elif not file.ignored:
+            self._alerts.end_earlier(what, ended, now)
 
     def _add_schedule(self, described: ScheduleDescription, store: Store, now: datetime) -> None:
         known = put_schedule(

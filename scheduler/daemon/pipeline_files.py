@@ -44,7 +44,9 @@ class PipelineFile:
     reload_s: float = float("inf")  #: monotonic: when to load it again, although it has not changed
     error: str = ""  #: why it could not be loaded the last time
     loaded: bool = False  #: it could be, since this scheduler began
-    pipelines: frozenset[str] = frozenset()  #: the pipelines that it schedules
+    latest: Sequence[ScheduleDescription] = ()  #: its schedules as they are in the metadata, and those of `ignored`
+    pipelines: frozenset[str] = frozenset()  #: the schedule keys that run by it
+    ignored: frozenset[str] = frozenset()  #: the pipelines that it defines too, and that run by another file
 
     @property
     def path(self) -> Path:

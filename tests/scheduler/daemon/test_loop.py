@@ -165,6 +165,29 @@ def test_a_pipeline_that_two_files_schedule_is_of_the_first(loop):
     assert [subject for subject in loop.told if "defines a pipeline of another file" in subject] != []
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_pipeline_that_moves_to_another_file_goes_on_in_that_one(loop, monkeypatch, first):
+    """Whichever of the two is loaded first; that both had it meanwhile is over then."""
+    monkeypatch.setattr(outbox, "wants_delivery", lambda _place: False)
+    files = {"a": loop.write("one"), "b": loop.write("two")}
+    for name, path in files.items():
+        Path(path).rename(loop.folder / f"{name}.py")
+    files = {name: str(loop.folder / f"{name}.py") for name in files}
+    loop.open(files[first], files["b" if first == "a" else "a"])
+    loop.turn()
+
+    Path(files["b"]).write_text(FILE.format(name="one", cron="0 * * * *"))
+    loop.turn(timedelta(seconds=10))
+    Path(files["a"]).write_text(FILE.format(name="three", cron="0 * * * *"))
+    for _ in range(3):
+        loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(hours=1))
+
+    assert sorted(key for key, _ in loop.jobs) == ["one", "three"]
+    assert [subject for subject in waiting(loop) if "defines a pipeline" in subject] != []
+    assert [subject for subject in waiting(loop) if "recovered" in subject] != []
+
+
 def test_a_tick_that_a_replaced_schedule_left_open_is_taken_over(loop):
     """Its scheduler died, and its file has parts since: the tick comes to its end, and no other is taken for it."""
     file = loop.write("one")
