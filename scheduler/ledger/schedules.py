@@ -61,13 +61,16 @@ def put_schedule(store: Store, loaded: ScheduleRecord) -> ScheduleRecord:
 
 
 def _replace_others(store: Store, loaded: ScheduleRecord) -> None:
-    """A pipeline is scheduled as a whole or by certain parts: what it was before is over."""
+    """A pipeline is scheduled as a whole or by certain parts: what it was before is over.
+
+    What is left to do about its ticks is done with the file as it is now.
+    """
     pipeline, part = pipeline_of(loaded.key), part_of(loaded.key)
     mine = {each.name for each in loaded.timetable.division} or {part}
     for other in () if part == DATA else {WHOLE, *_parts(store, pipeline)} - mine:
         known = read_schedule(store, schedule_key(pipeline, other))
-        if known is not None and not known.replaced:
-            store.amend(_claim(replace(known, replaced=True)))
+        if known is not None and (not known.replaced or known.source != loaded.source):
+            store.amend(_claim(replace(known, replaced=True, source=loaded.source)))
 
 
 def retire_schedule(store: Store, key: str) -> None:

@@ -6,7 +6,6 @@ later part begins there.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Collection, Sequence
 
@@ -44,10 +43,16 @@ def nodes_behind(pipeline: Pipeline, part: str, division: Sequence[PartStart] = 
 def completed_parts(
     pipeline: Pipeline, nodes: Collection[str], division: Sequence[PartStart] = HALVES
 ) -> frozenset[str]:
-    """The parts that a complete run of these nodes has completed; its base has done what came before."""
+    """The parts that a complete run of these nodes has completed; its base has done what came before.
+
+    A pipeline that has no such parts any more completes them all when all of it runs.
+    """
     parts = {WHOLE: set(pipeline.order)}
-    with contextlib.suppress(UsageError):  # it has no such parts
+    try:
         parts |= _divide(pipeline, division)
+    except UsageError:
+        if set(pipeline.order) <= set(nodes):
+            return frozenset({WHOLE, *(part.name for part in division)})
     return frozenset(part for part, its in parts.items() if _last_nodes(pipeline, its) <= set(nodes))
 
 

@@ -8,14 +8,16 @@ import pytest
 
 from spanwise.orchestrator.errors import ScheduleError
 from spanwise.orchestrator.run import State
-from spanwise.scheduler.ledger.schedules import list_keys, list_schedules
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, put_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.project.load import load
 from spanwise.scheduler.schedule.division import Part, PartStart, division_of
-from spanwise.scheduler.schedule.outcome import TickOutcome
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.part import check_parts, completed_parts, nodes_behind, select_part
 from spanwise.scheduler.schedule.schedule import Schedule, timetables_of
 from spanwise.scheduler.schedule.span_rule import days_before
-from spanwise.scheduler.schedule.timetable import OverrunPolicy
+from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import OverrunPolicy, Timetable
 from tests.scheduler.backfill import conftest as lake
 from tests.scheduler.backfill.conftest import World
 from tests.scheduler.schedule.test_part import Clocked, nodes, outcomes, ticks
@@ -158,6 +160,30 @@ def test_parts_are_listed_from_the_metadata_and_replaced_by_others(world: World,
         assert sorted(list_schedules(store)) == ["days:ingest", "days:train"]
 
 
+def test_what_a_part_missed_whose_node_is_gone_is_recovered_by_the_command_that_is_printed(world: World) -> None:
+    """Its schedule is over, and the one of the file has another name now: a run of the whole pipeline closes the tick."""
+    at = datetime(2024, 5, 4, 4, tzinfo=UTC)
+    world.arrive(1)
+    tick = Tick(at=at, name="2024-05-04T04:00", wall=at, span=None, part="push")
+    parts = {"ingest": "0 2 * * *", "train": "0 3 * * *", "push": Part("0 4 * * *", at="Push")}
+    older = Schedule(parts=parts, span=days_before(1))
+    with world.store() as store:
+        for table in timetables_of(older, "days"):
+            put_schedule(store, ScheduleRecord(timetable=table, since=at, source="days.py:thrice", calendar="day"))
+        claim_tick(store, "days:push", tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED))
+        daily = Timetable("days", cron="0 3 * * *", span=days_before(1))
+        put_schedule(store, ScheduleRecord(timetable=daily, since=at, source="days.py:daily", calendar="day"))
+    world.rewrite("push = Push(model", 'push = Push(name="Deploy", model')
+    with (world.folder / "days.py").open("a") as file:
+        file.write('\nfrom spanwise import Schedule\n\ndaily = Schedule(days, cron="0 3 * * *")\n')
+
+    assert "  spanwise run days.py:daily\n" in world("schedule", "missed", "days")[1]
+    code, _, err = world("run", "days.py:daily")
+
+    assert (code, err) == (0, err)
+    assert world("schedule", "missed", "days")[0] == 0
+
+
 def test_a_part_has_terms_of_its_own() -> None:
     """Its zone and its policies; those that it does not name are the schedule's."""
     berlin = Part("0 9 * * 1", at="Push", zone="Europe/Berlin", overrun=OverrunPolicy.KILL_AND_RUN)
@@ -238,3 +264,6 @@ def test_every_node_belongs_to_one_part(world: World) -> None:
     assert nodes_behind(pipeline, "train", division) == ()
     assert completed_parts(pipeline, ("RollingWindow", "Train"), division) == {"train"}
     assert completed_parts(pipeline, ("Push",), division) == {"", "push"}
+    gone = division_of({"ingest": "", "train": "", "push": Part("", at="Deploy")})
+    assert completed_parts(pipeline, pipeline.order, gone) == {"", "ingest", "train", "push"}
+    assert completed_parts(pipeline, ("Push",), gone) == {""}
