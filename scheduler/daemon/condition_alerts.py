@@ -34,6 +34,11 @@ class ConditionAlerts:
         self._alerted: set[str] = set()  # conditions that hold and were alerted: overrun-ahead, clock-set-back
         self._was_stale: bool | None = None  # at the last look; None before the first
 
+    def look_again(self) -> None:
+        """What holds is asked anew, and whether it was alerted: the schedule is another, and alerts may have ended."""
+        self._was_stale = None
+        self._alerted.discard("overrun-ahead")
+
     def report_clock(self, set_back: timedelta, now: datetime) -> None:
         """Alerts once when the clock was set back behind the newest tick, and once when it has caught up."""
         what, site = CLOCK_SET_BACK, self._services.site

@@ -67,6 +67,7 @@ UNKILLABLE_S = 60.0
 """How long a stopped scheduler waits for processes that cannot be killed."""
 
 STOPPED = "the scheduler was stopped"
+AGE_UNLIMITED = "its schedule no longer limits the age of the model"
 METADATA_UNAVAILABLE = "metadata store unavailable"
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -279,6 +280,7 @@ class SchedulerLoop:
             self._retire_removed(store, now)
         if files:
             self._watch_replaced(store, now)
+            self._end_freshness(now)
         if files and not self.schedulers and all(file.error for file in self.files.all):
             raise NothingToSchedule(files[0].error)
 
@@ -354,6 +356,11 @@ class SchedulerLoop:
         """Announces the end of what lasts for schedules that are over, of a stalled run once nothing of it is open."""
         pipelines = {pipeline_of(key) for key in self.schedulers}
         self._alerts.end_conditions(over, now, stalled={pipeline_of(key) for key in over} - pipelines)
+
+    def _end_freshness(self, now: datetime) -> None:
+        """Announces the end of what was alerted of models whose age is no longer limited: nobody looks any more."""
+        ageless = [key for key, one in self.schedulers.items() if one.description.timetable.freshness is None]
+        self._alerts.end_standing([(key, f"freshness {key}", AGE_UNLIMITED) for key in ageless], now)
 
     def _first_moment(self, timetable: Timetable, now: datetime) -> datetime:
         """When a new schedule begins: now; for a one-shot, with the tick that started it, however long loading took."""

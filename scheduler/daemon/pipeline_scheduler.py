@@ -177,6 +177,7 @@ class PipelineScheduler:
         self._observer.newest = None  # a schedule that was brought back counts from then
         self.retired, self.look_s = False, 0.0
         self.arrivals.update(description.ready)
+        self._conditions.look_again()
 
     def ready(self, now: datetime, monotonic: float) -> bool:
         """Whether there is something to look at."""

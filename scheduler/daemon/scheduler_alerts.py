@@ -79,16 +79,24 @@ class SchedulerAlerts:
 
         `stalled` are pipelines of which nothing is scheduled any more, and no run goes on.
         """
-        standing = outbox.list_standing(self._settings.place) if over else frozenset()
-        site = self._services.site
+        site, endings = self._services.site, []
         for key in over:
             causes = [f"{kind} {key}" for kind in LASTING_KINDS]
             causes += [alert.trouble_cause(what, site, key) for what in (CLOCK_SET_BACK, PIPELINE_NOT_SCHEDULED)]
-            causes += [f"stall {pipeline}" for pipeline in (pipeline_of(key),) if pipeline in stalled]
-            for cause in causes:
-                if digest_cause(cause) in standing:
-                    ended = alert.recovery_alert(key, at=now, site=site, cause=cause, summary=SCHEDULE_OVER)
-                    self._services.send(ended)
+            causes += [f"stall {pipeline_of(key)}"] if pipeline_of(key) in stalled else []
+            endings += [(key, cause, SCHEDULE_OVER) for cause in causes]
+        self.end_standing(endings, now)
+
+    def end_standing(self, endings: Sequence[tuple[str, str, str]], now: datetime) -> None:
+        """Announces the ends of causes, each given with its schedule key and how it ended, of those that were alerted.
+
+        One look for all: most have never been.
+        """
+        standing = outbox.list_standing(self._settings.place) if endings else frozenset()
+        for key, cause, summary in endings:
+            if digest_cause(cause) in standing:
+                ended = alert.recovery_alert(key, at=now, site=self._services.site, cause=cause, summary=summary)
+                self._services.send(ended)
 
     def start_reload(self) -> None:
         """Reads the alert settings again, in a thread, since Apprise takes its time."""

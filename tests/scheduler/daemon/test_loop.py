@@ -401,6 +401,35 @@ def test_a_schedule_that_is_over_alerts_no_longer_what_lasts(loop, monkeypatch):
 
 
 @pytest.mark.parametrize("again", [False, True])
+def test_the_alert_of_a_stale_model_recovers_when_its_schedule_allows_any_age(loop, monkeypatch, again):
+    """Nobody asks any more how old the model is, and the alert would stay open until a scheduler is asked that."""
+    monkeypatch.setattr(outbox, "wants_delivery", lambda _place: False)
+    file = loop.write("first")
+    plain = Path(file).read_text()
+    fresh = "from datetime import timedelta\n" + plain
+    Path(file).write_text(fresh.replace("span=days_before(1)", "span=days_before(1), freshness=timedelta(hours=2)"))
+    loop.open(file)
+    loop.turn()
+    loop.turn(timedelta(hours=3))
+    assert standing(loop, "first") == ["freshness", "missed"]
+
+    Path(file).write_text(plain)
+    if again:
+        loop.cron.close()
+        loop.open(file)
+    loop.turn(timedelta(seconds=10))
+
+    assert "freshness" not in standing(loop, "first")
+    assert [subject for subject in waiting(loop) if "recovered" in subject] == [
+        "first recovered: its schedule no longer limits the age of the model"
+    ]
+    Path(file).write_text(fresh.replace("span=days_before(1)", "span=days_before(1), freshness=timedelta(hours=2)"))
+    loop.turn(timedelta(seconds=10))
+    loop.turn(timedelta(minutes=2))
+    assert "freshness" in standing(loop, "first")
+
+
+@pytest.mark.parametrize("again", [False, True])
 def test_a_stall_of_a_pipeline_that_its_file_no_longer_has_recovers_once_no_run_goes_on(loop, monkeypatch, again):
     """Nothing of it will succeed any more; while the run goes on, it may still be stalled."""
     monkeypatch.setattr(outbox, "wants_delivery", lambda _place: False)
