@@ -20,7 +20,8 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
     """The objects that match, by URL.
 
     One listing of the folder before the first wildcard. As with `glob`, names that begin with a dot match only
-    patterns that say so; what consoles create to show empty folders is left out.
+    patterns that say so; what consoles create to show empty folders is left out. A pattern without wildcards is the
+    URL that is given back, however it is written.
 
     Raises:
         StorageError: the storage cannot be reached or refuses.
@@ -29,7 +30,7 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
     url = parse_url(pattern)
     if fixed == pattern:
         found = open_bucket(url.home).head(url.key)
-        return {} if found is None else {str(url): found}
+        return {} if found is None else {pattern: found}
     if url.scheme in WEB:
         raise StorageError(
             f"{pattern}: a web server's files cannot be listed. Name them without wildcards; of a pattern with spans, "

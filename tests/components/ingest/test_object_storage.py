@@ -155,6 +155,26 @@ def test_a_web_servers_files_are_ingested_by_the_span_that_a_run_names(lake, tri
     assert "name a span whose files are there: --span" in missing["ExampleGen"].error
 
 
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [
+        ("region=eu/trips+tips", "region=eu/trips+tips"),
+        ("New%20York", "New York"),
+        ("(all) ü", "(all) ü"),
+        ("a%2Bb", "a+b"),
+    ],
+)
+def test_a_web_servers_file_is_found_however_its_name_is_written(place, file, trial):
+    """With or without percent signs for what could stand in a URL as it is, or could not."""
+    with serve_web() as web:
+        web.files[f"/{file}/2024-01.csv"] = b"x\n1\n2\n"
+        pipeline = Pipeline("trips", [ExampleGen(pattern=f"{web.url}/{place}/{{YYYY}}-{{MM}}.csv")])
+
+        ran = trial.run(pipeline, span="2024-01")
+
+    assert ran["ExampleGen"].state is State.COMPLETE, ran["ExampleGen"].error
+
+
 @pytest.mark.parametrize("name", ["*.csv", "{SPAN}.csv", "{SPAN:4}/v{VERSION}/a.csv", "{SPAN:4}-[ab].csv"])
 def test_a_web_server_is_asked_for_no_listing(name):
     """A pattern that would need one is refused when the pipeline is built."""
