@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,8 +21,8 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
     """The objects that match, by URL.
 
     One listing of the folder before the first wildcard. As with `glob`, names that begin with a dot match only
-    patterns that say so; what consoles create to show empty folders is left out. A pattern without wildcards is the
-    URL that is given back, however it is written.
+    patterns that begin with one; what consoles create to show empty folders is left out. A pattern without wildcards
+    is the URL that is given back, however it is written.
 
     Raises:
         StorageError: the storage cannot be reached or refuses.
@@ -39,11 +40,12 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
     folder = replace(url, key=fixed.removeprefix(f"{url.home}/").rpartition("/")[0])
     matches = SpanPattern.parse(pattern)
     depth = len(folder.key) + 1 if folder.key else 0
+    wanted = pattern.removeprefix(f"{folder}/").split("/")
     bucket = open_bucket(url.home)
     matching = [
         info
         for info in bucket.list(folder.key)
-        if matches.match(str(replace(folder, key=info.key))) and not _is_hidden(info.key[depth:], pattern)
+        if matches.match(str(replace(folder, key=info.key))) and _is_shown(info.key[depth:].split("/"), wanted)
     ]
     return {str(replace(folder, key=info.key)): info for info in leave_out_markers(bucket, matching)}
 
@@ -119,5 +121,11 @@ def _sorts_as_spans(names: SpanPattern) -> bool:
     return tuple(part.name for part in holes) == tuple(names.calendar.date_parts)
 
 
-def _is_hidden(rest: str, pattern: str) -> bool:
-    return "/." not in pattern and any(part.startswith(".") for part in rest.split("/"))
+def _is_shown(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether each name with a dot in front stands where the pattern of its folder or file has one too."""
+    if not names or not patterns:
+        return not names
+    if patterns[0] == "**":
+        return _is_shown(names, patterns[1:]) or (not names[0].startswith(".") and _is_shown(names[1:], patterns))
+    allowed = patterns[0].startswith(".") or not names[0].startswith(".")
+    return allowed and fnmatch.fnmatchcase(names[0], patterns[0]) and _is_shown(names[1:], patterns[1:])

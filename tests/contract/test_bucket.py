@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import threading
 import time
@@ -146,6 +147,20 @@ def test_a_listing_finds_what_glob_would(bucket, folder):
     assert found("d[2]/**/*.csv") == ["d2/v1/a.csv", "d2/v1/deep/b.csv"]
     assert found("d1/v1/a.csv") == ["d1/v1/a.csv"]
     assert found("d?/none") == []
+
+
+def test_a_listing_leaves_out_what_glob_would(bucket, folder, tmp_path):
+    """A name with a dot in front is found only where the pattern has one in its place, whatever stands elsewhere in it."""
+    for name in (".new/1/a.csv", ".new/1/.a.csv", ".new/.old/1/b.csv", "1/a.csv", "1/.b.csv", "x/.y/1/c.csv"):
+        bucket.write((folder / name).key, b"x")
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+    for pattern in (".new/*/*.csv", ".new/**/*.csv", ".*/1/*.csv", "**/1/*.csv", "1/.*.csv", "1/[.]*", "**/.y/**"):
+        wanted = [path for path in glob.glob(pattern, root_dir=tmp_path, recursive=True) if path.endswith("csv")]  # noqa: PTH207
+        found = [url.removeprefix(f"{folder}/") for url in list_objects(f"{folder}/{pattern}")]
+        assert sorted(found) == sorted(wanted), pattern
 
 
 def test_what_a_console_creates_to_show_a_folder_is_no_file(bucket, folder):
