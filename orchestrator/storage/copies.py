@@ -1,9 +1,9 @@
 """Local copies of objects: made once on a machine, shared by its processes, bounded in size.
 
-A copy is a folder named after the URL and the revision of the object (its etag), with the file under its own name and
-the digest of its bytes. It appears by one rename, so a copy that exists is whole. It is compared with its digest the
-first time a process uses it. Who uses copies holds the cache's lock, shared; whoever removes old ones needs it alone,
-or takes only what nobody has used for a day.
+A copy is a folder named after the URL and the revision of the object (its etag; without one, its bytes, which are then
+fetched each time), with the file under its own name and the digest of its bytes. It appears by one rename, so a copy
+that exists is whole. It is compared with its digest the first time a process uses it. Who uses copies holds the
+cache's lock, shared; whoever removes old ones needs it alone, or takes only what nobody has used for a day.
 """
 
 from __future__ import annotations
@@ -58,15 +58,12 @@ class LocalCopies:
         """
         if self._lock.share():
             self._verified.clear()
-        home = self.folder / _name(url, info)
+        home = self._find(url, info) or self._copy(url, info)
         path = home / url.name
-        if path in self._verified and path.exists():
-            return path
-        if not self._whole(home, path):
-            self._copy(url, info, home)
-        with contextlib.suppress(OSError):
-            os.utime(home)  # the order in which copies are removed
-        self._verified.add(path)
+        if path not in self._verified:
+            with contextlib.suppress(OSError):
+                os.utime(home)  # the order in which copies are removed
+            self._verified.add(path)
         return path
 
     def get_all(self, wanted: Mapping[ObjectUrl, ObjectInfo]) -> dict[ObjectUrl, Path]:
@@ -97,6 +94,14 @@ class LocalCopies:
         self._lock.release()
         self._verified.clear()
 
+    def _find(self, url: ObjectUrl, info: ObjectInfo) -> Path | None:
+        """The copy of this revision, if there is one."""
+        if not info.etag:
+            return None  # other bytes may have this size and time
+        home = self.folder / _name(url, info.etag)
+        path = home / url.name
+        return home if (path in self._verified and path.exists()) or self._whole(home, path) else None
+
     def _whole(self, home: Path, path: Path) -> bool:
         """Whether the copy exists; one whose bytes are not those that were written is removed."""
         try:
@@ -109,7 +114,8 @@ class LocalCopies:
         _remove(home)
         return False
 
-    def _copy(self, url: ObjectUrl, info: ObjectInfo, home: Path) -> None:
+    def _copy(self, url: ObjectUrl, info: ObjectInfo) -> Path:
+        """Makes a copy, and returns it; another process may have made the same."""
         self._sweep()
         draft = self.folder / f".draft-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         path = draft / url.name
@@ -124,17 +130,20 @@ class LocalCopies:
                     f"{url} has been replaced while it was read; it had {info.size_bytes} bytes, now {size}."
                 )
             os.utime(path, ns=(info.modified_ns, info.modified_ns))  # a copy made again has the same time
-            durable.write(_digest_file(path), [_digest(path).encode()])
+            digest = _digest(path)
+            durable.write(_digest_file(path), [digest.encode()])
+            home = self.folder / _name(url, info.etag or f"content {digest}")
             try:
                 draft.rename(home)
             except OSError:
-                if not self._whole(home, home / url.name):  # else another process was faster
+                if not self._whole(home, home / url.name):  # else it is there
                     _remove(home)  # of which somebody has deleted a part
                     draft.rename(home)
         except OSError as error:
             raise StorageError(f"{url} could not be copied to {self.folder}: {error.strerror}.") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+        return home
 
     def _sweep(self) -> None:
         """Removes drafts of processes that died, and old copies."""
@@ -170,8 +179,7 @@ def _cache(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "spanwise", name).absolute()
 
 
-def _name(url: ObjectUrl, info: ObjectInfo) -> str:
-    revision = info.etag or f"{info.size_bytes} {info.modified_ns}"
+def _name(url: ObjectUrl, revision: str) -> str:
     return hashlib.blake2b(f"{url}{url.query}\0{revision}".encode(), digest_size=20).hexdigest()
 
 

@@ -7,6 +7,7 @@ import os
 import uuid
 from datetime import date, timedelta
 
+import pyarrow.parquet as pq
 import pytest
 
 from spanwise import ExampleGen, Pipeline
@@ -153,6 +154,23 @@ def test_a_web_servers_files_are_ingested_by_the_span_that_a_run_names(lake, tri
     assert again["ExampleGen"].state is State.CACHED
     assert "cannot be listed" in newest["ExampleGen"].error
     assert "name a span whose files are there: --span" in missing["ExampleGen"].error
+
+
+def test_a_web_servers_file_is_read_anew_where_nothing_tells_its_revisions_apart(trial, monkeypatch, tmp_path):
+    """Its size may be the same, and so may its time, which is in whole seconds."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    machine_copies.cache_clear()
+    with serve_web() as web:
+        web.sends_tags = False
+        pipeline = Pipeline("trips", [ExampleGen(pattern=f"{web.url}/trips-{{YYYY}}-{{MM}}.csv", ratios={"all": 1})])
+        runs = []
+        for text in (b"x\n1\n2\n", b"x\n1\n2\n", b"x\n7\n8\n"):
+            web.files["/trips-2024-01.csv"] = text
+            runs.append(trial.run(pipeline, span="2024-01"))
+    machine_copies.cache_clear()
+
+    assert [ran["ExampleGen"].state for ran in runs] == [State.COMPLETE, State.CACHED, State.COMPLETE]
+    assert pq.read_table(runs[-1].artifact("ExampleGen", "examples").path)["x"].to_pylist() == [7, 8]
 
 
 @pytest.mark.parametrize(
