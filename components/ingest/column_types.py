@@ -207,7 +207,7 @@ class ColumnTypes:
                 before = type_ if before is None else before
                 joined = unify(name, before, type_)
                 lacks = joined is not None and any(lacking_fields(each, joined) for each in (type_, before))
-                if (joined is None or lacks) and name not in self._pins:
+                if (joined is None or lacks) and name not in {*self._pins, *self._plan.dropped}:
                     raise UnreadableInput(
                         f"the files of one span must have the same columns: '{name}' is {type_} in {path} "
                         f"and {before} in an earlier file. Pin it: types={{'{name}': '{joined or '...'}'}}."

@@ -19,7 +19,7 @@ from spanwise.components.ingest.readers import reader_of
 from spanwise.components.read_ahead import read_ahead
 from spanwise.components.row_hash import buckets, hash_rows
 from spanwise.orchestrator.errors import SpanwiseError
-from spanwise.pipelines.input.readers.column import Misfit, join_all
+from spanwise.pipelines.input.readers.column import Misfit, join_all, written
 from spanwise.pipelines.input.selection import filter_rows
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class PartWriter:
     """What a worker must know to write a part."""
 
     dialect: Dialect  #: how text is written
-    columns: tuple[Column, ...]  #: to be read, and all but the dropped ones written, in this order
+    columns: tuple[Column, ...]  #: of the input; all but the dropped ones are written, in this order
     destination: str  #: the folder of the splits
     rejects: str | None  #: the folder of the rejected rows; None: such a row is an error
     from_query: bool = False  #: as of the plan
@@ -121,7 +121,7 @@ def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
 
     Each file appears under its name when it is whole, so a second try of the same part does no harm.
     """
-    schema = pa.schema([(column.name, column.type) for column in writer.columns if column.source != "dropped"])
+    schema = pa.schema([(column.name, column.type) for column in written(writer.columns)])
     splits = [name for name, _ in writer.ratios] or [part.split]
     weights = [weight for _, weight in writer.ratios]
     rejects = RejectsFile(

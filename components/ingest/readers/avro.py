@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spanwise.components.ingest.readers.avro_blocks import block_ends, read_block, read_header
 from spanwise.orchestrator.errors import UnreadableInput
-from spanwise.pipelines.input.readers.column import Misfit
+from spanwise.pipelines.input.readers.column import Misfit, written
 from spanwise.pipelines.input.readers.columns import fit
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 
@@ -109,6 +109,7 @@ def read(
     """
     del dialect
     types = _types(descriptor)
+    columns = written(columns)
     absent = dict(descriptor.absent)
     row = descriptor.first_line
     for rows in _row_batches(descriptor):

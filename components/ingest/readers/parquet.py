@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.column import written
 from spanwise.pipelines.input.readers.columns import fit, layout_of_schema
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from spanwise.pipelines.input.readers.stored_types import stored_type
@@ -59,6 +60,7 @@ def read(
         Misfit: a value does not fit a type that is the previous span's.
     """
     del dialect
+    columns = written(columns)
     with _open_file(descriptor.path) as file:
         row = descriptor.first_line
         groups = list(range(descriptor.start, descriptor.stop or 0))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 #: Below this every whole number is a double of its own.
 EXACT_DOUBLE = float(2**53)
@@ -40,8 +40,13 @@ class Column:
 
     name: str  #: as in the files
     type: pa.DataType  #: of every value
-    #: the user, the span before, or the values of this one; one that is dropped is read, but not written
+    #: the user, the span before, or the values of this one; of one that is dropped, no value is looked at
     source: Literal["pinned", "previous", "inferred", "dropped"]
+
+
+def written(columns: Sequence[Column]) -> list[Column]:
+    """The columns whose values count: all but the dropped ones."""
+    return [column for column in columns if column.source != "dropped"]
 
 
 class Misfit(Exception):

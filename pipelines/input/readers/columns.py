@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 from spanwise.pipelines.input.decimals import to_doubles
-from spanwise.pipelines.input.readers.column import Column, Misfit, element_type
+from spanwise.pipelines.input.readers.column import Column, Misfit, element_type, written
 from spanwise.pipelines.input.readers.descriptor import Rejected
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list, parse_type, store, stored_type
 from spanwise.pipelines.input.selection import take_rows
@@ -135,7 +135,7 @@ def fit(
         Misfit: a value does not fit a type that is not pinned.
         UnreadableInput: a value cannot be stored.
     """
-    columns = [column for column in columns if column.source != "dropped"]
+    columns = written(columns)
     arrays: dict[str, pa.Array[Any]] = {}
     refused: dict[int, str] = {}
     for column in columns:

@@ -15,7 +15,7 @@ import pyarrow.csv
 
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.pipelines.input.readers import records, text
-from spanwise.pipelines.input.readers.column import EXACT_DOUBLE, Column, Misfit, join_all
+from spanwise.pipelines.input.readers.column import EXACT_DOUBLE, Column, Misfit, join_all, written
 from spanwise.pipelines.input.readers.descriptor import (
     NULL_VALUES,
     Descriptor,
@@ -99,6 +99,7 @@ def read(
         Misfit: a value does not fit a type that was inferred, or is the previous span's.
     """
     parser = _parser_of(descriptor, dialect)
+    columns = written(columns)
     types = {column.name: column.type for column in columns}
     for block in text.read_blocks(descriptor, dialect, _boundary_of(descriptor.path, parser.delimiter)):
         try:

@@ -23,6 +23,7 @@ from spanwise.pipelines.input.readers.column import (
     join,
     join_all,
     refuse_long,
+    written,
 )
 from spanwise.pipelines.input.readers.columns import reads_as
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
@@ -233,6 +234,7 @@ def _parse_carefully(
             good.append((line, shown, row))
             if not names.issuperset(row):
                 raise Misfit(None)
+    columns = written(columns)
     arrays: dict[str, list[Value]] = {}
     for column in sorted(columns, key=lambda c: c.source != "inferred"):
         values = arrays[column.name] = []

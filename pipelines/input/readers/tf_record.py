@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.files import locate
-from spanwise.pipelines.input.readers.column import Misfit, element_type, is_single, join, join_all, single
+from spanwise.pipelines.input.readers.column import Misfit, element_type, is_single, join, join_all, single, written
 from spanwise.pipelines.input.readers.columns import fit, reads_as
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from spanwise.pipelines.input.readers.stored_types import parse_type
@@ -124,13 +124,14 @@ def read(
         if not named.keys() <= {column.name for column in columns}:
             raise Misfit(None)
         rows = block.records.count
+        kept = written(columns)
         arrays = [
             _build_column(named[column.name], rows, column, descriptor, block.first_row)
             if column.name in named
             else pa.array([None] * rows, column.type)
-            for column in columns
+            for column in kept
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+        batch = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in kept])
         start = 0
         for record in (*bad, rows):
             good = batch.slice(start, record - start)

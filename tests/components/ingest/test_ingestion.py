@@ -22,6 +22,7 @@ from spanwise.components.ingest.readers.custom import FunctionReader
 from spanwise.orchestrator.beam_settings import BeamSettings
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 from spanwise.pipelines.input.readers.column import Column
+from tests.components.tf_example import framed, serialized
 
 
 @pytest.fixture
@@ -363,6 +364,36 @@ def test_a_span_without_any_column_is_refused(write, plan):
 
     with pytest.raises(ParameterError, match="drop_columns leaves out all that the input has: x"):
         ingest(plan(path, dropped=("x",)))
+
+
+@pytest.mark.parametrize(
+    ("ending", "files"),
+    [
+        ("csv", ["n,gone\n1,1\n", "n,gone\n2,1.5\n3,x\n"]),
+        ("jsonl", ['{"n":1,"gone":-1}\n', '{"n":2,"gone":18446744073709551615}\n{"n":3}\n']),
+        (
+            "tfrecord",
+            [
+                framed([serialized({"n": [1], "gone": [1]})]),
+                framed([serialized({"n": [2], "gone": [1, 2]}), serialized({"n": [3]})]),
+            ],
+        ),
+        ("parquet", [pa.table({"n": [1], "gone": [1]}), pa.table({"n": [2, 3], "gone": ["x", None]})]),
+    ],
+)
+@pytest.mark.parametrize("keep", [False, True])
+def test_values_of_a_dropped_column_cost_no_row(write, plan, tmp_path, ending, files, keep):
+    """Whatever they are: they are not wanted. Neither is it an error that they have several types."""
+    paths = [write(f"{n}.{ending}", file if not isinstance(file, pa.Table) else "") for n, file in enumerate(files)]
+    for path, file in zip(paths, files, strict=True):
+        if isinstance(file, pa.Table):
+            pq.write_table(file, path)
+    asked = plan(*paths, dropped=("gone",), rejects=str(tmp_path / "rejects") if keep else None)
+
+    report = ingest(asked)
+
+    assert table(asked).to_pydict() == {"n": [1, 2, 3]}
+    assert report.rejected == 0
 
 
 def test_a_missing_text_column_keeps_its_type(write, plan):
