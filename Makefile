@@ -76,8 +76,8 @@ soak: $(VENV)/.dev  ## Run the scheduler tests in their long form: a month of da
 	    $(BIN)/python -m pytest -s -o timeout=0 tests/scenario/test_soak.py tests/scenario/test_clock.py
 
 law: $(VENV)/.dev  ## Ingest thousands of files of each format and compare them with independent readers (an hour)
-	SPANWISE_TEST_FORMATS=3000 SPANWISE_TEST_TEXT_FILES=2000 $(BIN)/python -m pytest -o timeout=0 \
-	    tests/components/ingest/test_format_law.py tests/components/ingest/readers/test_text_law.py
+	SPANWISE_TEST_FORMATS=3000 SPANWISE_TEST_TEXT_FILES=2000 SPANWISE_TEST_SOURCES=1000 $(BIN)/python -m pytest -o timeout=0 \
+	    tests/components/ingest/test_format_law.py tests/components/ingest/test_source_law.py tests/components/ingest/readers/test_text_law.py
 
 histories: $(VENV)/.dev  ## Drive 2,000 generated histories of commands, deaths and restores beside a model of the system (a quarter of an hour)
 	SPANWISE_TEST_HISTORIES=2000 $(BIN)/python -m pytest -n $(WORKERS) -o timeout=0 tests/scenario/test_system.py tests/contract/test_store_model.py
@@ -167,7 +167,7 @@ test-torch: $(BIN)/python  ## Hand elements over to PyTorch, torchdata, Lightnin
 test-storage: $(VENV)/.dev  ## Run the contract of object storage on servers of S3, Azure and, where you have one, Google; needs go and npm
 	tests/contract/buckets.sh $(VENV)/storage $(BIN)/python -m pytest -n 0 tests/contract/test_bucket.py tests/contract/test_storage_faults.py \
 	    tests/contract/test_bucket_of_google.py tests/contract/test_object_lease.py \
-	    tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py \
+	    tests/components/ingest/test_source_law.py tests/components/serving/test_bucket_push.py tests/scenario/test_root_url.py tests/scenario/test_root_kill.py \
 	    tests/scenario/test_stored_checkpoints.py
 
 # apache-beam[gcp] wants another protobuf than ml-metadata; these libraries of it are what a template takes.
