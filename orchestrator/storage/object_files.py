@@ -110,10 +110,12 @@ class ObjectFileSystem(FileSystemHandler):
     def normalize_path(self, path: str) -> str:
         return path
 
-    def stamp(self, name: str) -> str:
-        """What changes when the object does."""
+    def stamp(self, name: str) -> str | None:
+        """What changes when the object does; None where only its bytes tell."""
         info = self._look(name)
-        return "" if info is None else f"{info.etag} {info.modified_ns}"
+        if info is None:
+            return ""
+        return f"{info.etag} {info.modified_ns}" if info.etag else None
 
     def get_file_info(self, paths: str | list[str]) -> list[FileInfo]:
         return [self._describe(name, self._look(name)) for name in ([paths] if isinstance(paths, str) else paths)]

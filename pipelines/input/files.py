@@ -116,11 +116,14 @@ def _by_fsspec(url: str) -> tuple[Any, str]:
 
 
 def file_stamp(system: FileSystem, name: str, mtime_ns: int | None) -> int | str | None:
-    """What changes when a file does: an object's revision, a modification time, or fsspec's key for a file without."""
+    """What changes when a file does: an object's revision, a modification time, or fsspec's key for a file without.
+
+    None where only its bytes tell: the file of a web server that sends no tag for it.
+    """
     from pyarrow.fs import PyFileSystem
 
     if isinstance(system, PyFileSystem) and hasattr(system.handler, "stamp"):
-        stamp: str = system.handler.stamp(name)
+        stamp: str | None = system.handler.stamp(name)
         return stamp
     if mtime_ns is None and isinstance(system, PyFileSystem):
         handler: Any = system.handler

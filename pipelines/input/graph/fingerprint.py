@@ -308,8 +308,8 @@ def _file(path: str, files_by: FilesBy) -> tuple[str | int | None, ...]:
         raise DatasetError(f"{path} no longer exists; create the dataset again from the files that exist.")
     if files_by == "size":
         return found.base_name, found.size
-    if files_by == "mtime":
-        return path, found.size, file_stamp(system, name, found.mtime_ns)
+    if files_by == "mtime" and (stamp := file_stamp(system, name, found.mtime_ns)) is not None:
+        return path, found.size, stamp
     return found.base_name, found.size, _content(system, name)
 
 

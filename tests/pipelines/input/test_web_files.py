@@ -39,6 +39,19 @@ def test_tables_are_read_by_ranges(web):
     assert {path for _, path, _ in web.requests} == {"/a%20b.parquet?token=x"}
 
 
+@pytest.mark.parametrize("sends_tags", [True, False])
+def test_a_snapshot_is_of_the_file_that_the_server_has_now(web, tmp_path, sends_tags):
+    """Also where its size is that of the file before, and no tag tells the two apart."""
+    web.sends_tags = sends_tags
+    found = []
+    for text in (b"n\n1\n", b"n\n1\n", b"n\n2\n"):
+        web.files["/a.csv"] = text
+        found.append(inputs.from_csv(f"{web.url}/a.csv").snapshot(tmp_path).to_arrow()["n"].to_pylist())
+
+    assert found == [[1], [1], [2]]
+    assert len([path for path in tmp_path.iterdir() if not path.name.startswith(".")]) == 2
+
+
 def test_text_is_read_ahead_in_blocks(web, monkeypatch):
     """A file that is read on and on costs a request for each block, whatever the reader asks for."""
     monkeypatch.setattr(object_files, "_BLOCK_BYTES", 64 << 10)
