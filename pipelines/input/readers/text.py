@@ -205,9 +205,11 @@ class TranscodedText:
             raw = self._stream.read(size)
             try:
                 self._rest += self._decoder.decode(raw, final=not raw).encode()
-            except UnicodeDecodeError as error:
+            except UnicodeError as error:
+                # a missing mark of the order of bytes has no place of its own
+                start, why = (error.start, error.reason) if isinstance(error, UnicodeDecodeError) else (0, error)
                 raise UnreadableInput(
-                    f"{self._path}: byte {self._taken + error.start} is not {self._encoding} ({error.reason}). "
+                    f"{self._path}: byte {self._taken + start} is not {self._encoding} ({why}). "
                     "Name the encoding of the file: dialect=Dialect(encoding=...)."
                 ) from error
             self._taken += len(raw)

@@ -743,6 +743,10 @@ def test_a_foreign_encoding_is_read_when_it_is_named(write, plan):
         ingest(asked)
 
         assert table(asked).column("b").to_pylist() == ["\u00fcber"]
+    with pytest.raises(
+        UnreadableInput, match=r"b\.csv: byte 0 is not utf-16 \(UTF-16 stream does not start with BOM\)"
+    ):
+        ingest(plan(asked.files["all"][0], write("b.csv", text), dialect=Dialect(encoding="utf-16")))
     with pytest.raises(ParameterError, match="latin-one"):
         ingest(plan(write("a.csv", text), dialect=Dialect(encoding="latin-one")))
 
