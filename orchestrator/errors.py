@@ -107,7 +107,7 @@ class SpanNotFound(InputError):
 
 
 class AmbiguousSpan(InputError):
-    """The splits of one input disagree on the newest span or on its newest version."""
+    """The splits of one input disagree on the newest span or on its newest version, or have a file in common."""
 
 
 class UnreadableInput(InputError):

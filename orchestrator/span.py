@@ -56,7 +56,8 @@ def choose(patterns: Mapping[str, SpanPattern], listing: Listing, span: int | No
     Raises:
         PatternError: the splits have different placeholders, or a span is named and the pattern has none.
         SpanNotFound: there are no files, or not in every split.
-        AmbiguousSpan: the splits differ in the newest span or version, or one span has two spellings (`7`, `07`).
+        AmbiguousSpan: the splits differ in the newest span or version, or have a file in common, or one span has two
+            spellings (`7`, `07`).
     """
     calendar = _agreed_calendar(patterns)
     if span is None:
@@ -70,6 +71,7 @@ def choose(patterns: Mapping[str, SpanPattern], listing: Listing, span: int | No
     files = found.spans[span][version]
     for name, pattern in patterns.items():
         _check_one_spelling(name, pattern, files[name], calendar.label(span))
+    _check_apart(files)
     return SpanFiles(span=span, version=version, files=files, calendar=calendar, strays=found.strays)
 
 
@@ -151,6 +153,17 @@ def _check_one_spelling(name: str, pattern: SpanPattern, paths: Sequence[str], l
             f"split {name!r}: the same version of span {label} is in several places: "
             f"{', '.join(map(repr, spellings))}; reading all could read the same rows twice. Move all but one away."
         )
+
+
+def _check_apart(files: Mapping[str, Sequence[str]]) -> None:
+    split_of: dict[str, str] = {}
+    for name, paths in files.items():
+        for path in paths:
+            if (other := split_of.setdefault(path, name)) != name:
+                raise AmbiguousSpan(
+                    f"{path!r} matches the patterns of {other!r} and of {name!r}, so its rows would be in both splits, "
+                    "and a model would be judged by what it has learned. Write patterns that have no file in common."
+                )
 
 
 def _ambiguous(what: str, answers: Mapping[str, str], found: SpanInventory, splits: Collection[str]) -> AmbiguousSpan:

@@ -302,6 +302,17 @@ def test_an_input_that_is_divided_stays_so(field):
     assert [row["x"] for row in rows(execution, "test")] == [3]
 
 
+def test_a_file_that_two_splits_have_stops_the_run(field):
+    """What a model is evaluated on, it must not have learned from."""
+    field.arrive("1/a.csv", "x", "1", "2")
+    field.arrive("1/eval-a.csv", "x", "3")
+    patterns = {"train": f"{field.data}/{{SPAN}}/*.csv", "eval": f"{field.data}/{{SPAN}}/eval-*.csv"}
+
+    execution = field.ingest(patterns=patterns)
+
+    assert "1/eval-a.csv' matches the patterns of 'train' and of 'eval'" in execution.error
+
+
 def test_rows_of_one_key_are_never_in_two_splits(field):
     """The split is chosen by the key columns alone, by weights that are given."""
     field.arrive("1/v1/a.csv", "who,n", *(f"p{n % 7},{n}" for n in range(70)))
