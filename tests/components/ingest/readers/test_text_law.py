@@ -251,6 +251,46 @@ def test_where_blocks_are_cut_never_shows(tmp_path):
                 assert equal(read(tmp_path, name, data, dialect=cut), whole), (seed, name, at)
 
 
+def draw_settings(dice, columns):
+    """Columns to drop, rename and pin, each by the name that it is published under; at least one is left."""
+    names = [f"c{number}" for number in range(len(columns))]
+    renamed = {name: f"new {name}" for name in names if dice.random() < 0.3}
+    published = [renamed.get(name, name) for name in names]
+    dice.shuffle(published)
+    dropped = published[1:][: dice.randint(0, 3)]
+    pins = ["string", "int64", "double", "date32", "timestamp[us]", "bool", "decimal128(9, 2)", "inferred"]
+    types = {name: dice.choice(pins) for name in published if name not in dropped and dice.random() < 0.3}
+    return {"renamed": renamed, "dropped": tuple(dropped), "types": types}
+
+
+def test_what_is_asked_of_columns_holds_wherever_blocks_are_cut(tmp_path):
+    """The same rows are set aside, and none for a value of a column that is dropped; the others are the same."""
+    for seed in range(max(8, FILES // 10)):
+        dice = random.Random(f"asked {seed}")
+        columns = [[*texts, dice.choice([*FRACTION, *ODD])] for texts in generate(dice)]
+        text, delimiter, _ = write_csv(dice, columns)
+        settings = draw_settings(dice, columns)
+
+        def ingested(settings, text=text, delimiter=delimiter, seed=seed, **sizes):
+            rejects = tmp_path / f"rejects{len(list(tmp_path.iterdir()))}"
+            dialect = Dialect(delimiter=delimiter, **sizes)
+            try:
+                table = read(tmp_path, f"{seed}.csv", text, dialect=dialect, rejects=str(rejects), **settings)
+            except UnreadableInput as error:  # not one row is left
+                return "no rows" if "the span has no rows" in str(error) else str(error)
+            kept = rejects / "rejects.jsonl"
+            return str(table.schema), str(table.to_pylist()), kept.read_text() if kept.exists() else ""
+
+        whole = ingested(settings)
+
+        for _ in range(3):
+            sizes = {"block_bytes": dice.choice([1, 9, 60]), "part_bytes": dice.choice([5, 50, 1 << 20])}
+            assert ingested(settings, **sizes) == whole, (seed, settings, sizes)
+        if not settings["types"]:
+            assert whole != "no rows"
+            assert not whole[2], (seed, settings)
+
+
 def equal(one, other):
     """Equal tables, NaN included."""
     return one.schema == other.schema and str(one.to_pylist()) == str(other.to_pylist())
