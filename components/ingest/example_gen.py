@@ -125,8 +125,8 @@ class ExampleGen(Component):
             for folder, why in find_unreadable(pattern, asked, block.span):
                 raise UnreadableInput(
                     f"{self.name}: the folder {folder} matches the pattern and cannot be read ({why}), so it is not "
-                    f"known whether it has files of span {label}{' or a newer one' if asked is None else ''}. Let this "
-                    "user read it, or move it away."
+                    f"known whether it has files of span {label}{' or a newer one' if asked is None else ''}. Make it "
+                    "readable, or move it away."
                 )
         if folders := list(_matching_folders(self._patterns, block)):
             log.warning(

@@ -63,20 +63,23 @@ def find_unreadable(pattern: SpanPattern, asked: int | None, chosen: int) -> Ite
         if not glob.has_magic("/".join(names[: depth + 1])):
             continue  # what is named in full is not listed
         for folder in glob.iglob("/".join(names[:depth]) or "/", recursive=True):  # noqa: PTH207  as above
-            why = _why_unreadable(folder, names[depth])
+            why = _why_unreadable(folder, names[depth], named=names[depth - 1] != "**")
             if why and pattern.may_hold(folder, depth, lambda s: s == chosen or (asked is None and s > chosen)):
                 yield folder, why
 
 
-def _why_unreadable(folder: str, name: str) -> str | None:
-    """Why it is not known what of this name a folder has; None if it is known, or if it is no folder."""
+def _why_unreadable(folder: str, name: str, *, named: bool) -> str | None:
+    """Why it is not known what of this name a folder has; None if it is known, or if it is no folder.
+
+    A link to nothing was a folder where the pattern names it; below `**` it may have been anything.
+    """
     try:
         if glob.has_magic(name):
             os.scandir(folder).close()
         else:
             Path(folder, name).stat()
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return "a link to nothing" if named and Path(folder).is_symlink() and not Path(folder).exists() else None
     except OSError as error:
         return error.strerror
     return None

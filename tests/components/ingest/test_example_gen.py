@@ -472,6 +472,37 @@ def test_a_folder_that_cannot_be_read_stops_the_run(field, monkeypatch, locked, 
     assert (ended.error is None) is not refused
 
 
+@pytest.mark.parametrize(
+    ("link", "span", "refused"),
+    [
+        ("3", None, True),
+        ("3", 2, False),
+        ("2/v2", None, True),
+        ("2/v2", 1, False),
+        ("1/v2", None, False),
+        ("x", None, False),
+    ],
+)
+def test_a_folder_that_is_a_link_to_nothing_stops_the_run(field, link, span, refused):
+    """Its disk may not be mounted: the run would take the span, or the version, before it."""
+    for name in ("1/v1/a.csv", "2/v1/a.csv"):
+        field.arrive(name, "x", "1")
+    (field.data / link).symlink_to("/gone")
+
+    ended = field.ingest(span)
+
+    assert (f"{link} matches the pattern and cannot be read (a link to nothing)" in (ended.error or "")) is refused
+    assert (ended.error is None) is not refused
+
+
+def test_a_dead_link_beside_the_folders_of_a_pattern_is_passed_over(field):
+    """Below `**` a link need not be a folder of the pattern's: editors lock files by links to nothing."""
+    field.arrive("1/a.csv", "x", "1")
+    (field.data / "notes").symlink_to("/gone")
+
+    assert field.ingest(pattern="**/{SPAN}/*.csv").error is None
+
+
 def test_a_name_that_is_not_utf_8_stops_the_run(field):
     """No reader could open the file."""
     field.arrive("1/v1/a.csv", "x", "1")
