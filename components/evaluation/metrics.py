@@ -129,7 +129,7 @@ def merge_sums(one: Sums, other: Sums) -> Sums:
 
 def _terms(name: str) -> list[str]:
     metric, at = parse_name(name)
-    return [term.replace("@", f"@{at:g}") for term in FORMULAS[metric][0]] if metric in FORMULAS else []
+    return [term.replace("@", f"@{at!r}") for term in FORMULAS[metric][0]] if metric in FORMULAS else []
 
 
 def _sum(term: str, values: Floats | NDArray[np.bool_] | None, rows: ScoredRows, weights: Floats) -> Floats:

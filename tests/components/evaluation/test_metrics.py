@@ -54,6 +54,17 @@ def test_classification_agrees_with_scikit_learn(rows):
         assert np.isnan(ours["precision"])
 
 
+@pytest.mark.parametrize("at", ["0.9999995", "0.12345678"])
+def test_the_score_of_a_metric_has_all_its_digits(at):
+    """A decision threshold is not rounded, as calibrated scores of rare classes need many digits."""
+    below, above = float(at) - 1e-8, float(at) + 1e-8
+    labels, scores = np.array([0.0, 1.0]), np.array([below, above])
+
+    ours = measure([f"precision@{at}", f"recall@{at}", f"f1@{at}", f"accuracy@{at}"], labels, scores)
+
+    assert set(ours.values()) == {1.0}
+
+
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2, max_size=40))
 def test_regression_agrees_with_scikit_learn(rows):
