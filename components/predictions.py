@@ -148,6 +148,8 @@ def _vector(what: str, values: object, rows: int) -> Floats:
 
 def _as_array(values: object) -> NDArray[np.generic]:
     """An array, in which what a masked array masks is None."""
+    if isinstance(values, pa.Table | pa.RecordBatch):
+        values = np.column_stack([_to_numpy("predict_fn", column) for column in values.columns] or [np.empty(0)])
     if isinstance(values, np.ma.MaskedArray):
         found: NDArray[np.object_] = values.data.astype(object)
         found[np.ma.getmaskarray(values)] = None
@@ -158,6 +160,8 @@ def _as_array(values: object) -> NDArray[np.generic]:
 def _floats(what: str, array: NDArray[np.generic]) -> Floats:
     if array.dtype.kind in "mM":  # as a number, a missing one is -2^63
         raise _refuse_times(what, array.dtype)
+    if array.dtype.kind == "c":  # as a number, it has no imaginary part
+        raise ParameterError(f"{what} returned {array.dtype}; expected numbers that are not complex.")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -177,6 +181,8 @@ def _refuse_times(what: str, type_: object) -> ParameterError:
 def _to_numpy(
     what: str, values: pa.ChunkedArray[pa.Scalar[pa.DataType]] | pa.Array[pa.Scalar[pa.DataType]]
 ) -> NDArray[np.generic]:
+    if isinstance(values.type, pa.DictionaryType):  # NumPy would get another category where one is missing
+        values = values.cast(values.type.value_type)
     if pa.types.is_temporal(values.type):
         raise _refuse_times(what, values.type)
     if pa.types.is_nested(values.type):

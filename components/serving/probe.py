@@ -49,7 +49,10 @@ def arrays(predictions: object) -> dict[str, object]:
 def _array(values: object) -> object:
     """An array, in which what a masked array masks is None."""
     import numpy as np
+    import pyarrow as pa
 
+    if isinstance(values, pa.Array | pa.ChunkedArray) and isinstance(values.type, pa.DictionaryType):
+        values = values.cast(values.type.value_type)  # NumPy would get another category where one is missing
     if isinstance(values, np.ma.MaskedArray):
         found = values.data.astype(object)
         found[np.ma.getmaskarray(values)] = None

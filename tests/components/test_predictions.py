@@ -67,6 +67,25 @@ def test_what_a_masked_array_masks_is_missing():
     assert predictions.columns({"p": pairs}, 2, "")["p"].to_pylist() == [[1, None], [3, 4]]
 
 
+@pytest.mark.parametrize("values", [[5, None, 7], ["1", None, "0"], [0.5, None, 0.25]], ids=["int", "text", "float"])
+def test_a_missing_value_of_a_dictionary_is_missing(values):
+    """Of a column of categories that pandas has made; pyarrow would read another category there."""
+    table = pa.table({"y": pa.array(values).dictionary_encode()})
+    wanted = [float(values[0]), math.nan, float(values[2])]
+
+    assert same(predictions.labels("y", table), wanted)
+    assert same(predictions.scores(table["y"], 3), wanted)
+    assert same(predictions.scores(table, 3), wanted)
+    with pytest.raises(ParameterError, match="has the value nan"):
+        predictions.weights("y", table)
+
+
+def test_complex_numbers_are_refused():
+    """NumPy would leave out their imaginary part."""
+    with pytest.raises(ParameterError, match="complex128"):
+        predictions.scores(np.array([0.5 + 2j]), 1)
+
+
 @pytest.mark.parametrize(
     "returned",
     [pa.table([pa.array([1.0]), pa.array([2.0])], names=["a", "a"]), {1: [1.0], "1": [2.0]}],

@@ -77,6 +77,7 @@ def test_lists_of_numbers_are_compared_number_by_number(tmp_path):
         (pa.table({"p": [[0.25, 1.0], [0.25, np.nan]]}), "p has 1 values that are not finite numbers"),
         (pa.table({"p": [{"x": 1.0}, {"x": None}]}), "p has 1 missing values"),
         (pa.table({"p": ["late", None]}), "p has 1 missing values"),
+        (pa.table({"p": pa.array(["late", None]).dictionary_encode()}), "p has 1 missing values"),
         (pa.table({"p": pa.array([1, None], pa.timestamp("us"))}), "p has 1 missing values"),
         ([0.5, None], "prediction has 1 missing values"),
         (np.ma.masked_array([0.5, 0.5], [False, True]), "prediction has 1 missing values"),
