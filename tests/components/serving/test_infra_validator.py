@@ -98,6 +98,23 @@ def test_other_lists_are_another_prediction(other):
 
 
 @pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        (np.array([5_000_000]), np.array([5_000_003])),
+        (np.array([2**62]), np.array([2**62 + 1])),
+        (np.array([10**6], "m8[us]"), np.array([10**6 + 1], "m8[us]")),
+    ],
+    ids=["ids", "large", "durations"],
+)
+def test_whole_numbers_and_times_are_equal_or_not(there, here):
+    """The tolerance is for what rounding explains: an id beside another is another prediction."""
+    assert infra_validator._find_differences({"p": there}, {"p": here}, 1e-6) == [
+        "p is not the same in a fresh process as here"
+    ]
+    assert not infra_validator._find_differences({"p": there}, {"p": there.copy()}, 1e-6)
+
+
+@pytest.mark.parametrize(
     ("predict_fn", "said"),
     [
         (serving.missing, "a fresh process failed: FileNotFoundError"),
