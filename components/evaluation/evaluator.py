@@ -95,6 +95,7 @@ class Evaluator(Component):
                     )
         check_given(self.name, self.parameters)
         _check_metrics(self.name, self.parameters)
+        _check_classes(self.name, self.parameters["classes"])
         _check_numbers(self.name, self.parameters)
         _check_slices(self.name, self.parameters["slices"], self.parameters["slice_thresholds"])
 
@@ -242,6 +243,12 @@ def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
         raise ParameterError(f"{node}: the custom metric {min(own)} takes one score a row, and classes have several.")
     if taken := {name for name in own if name.partition("@")[0] in KNOWN}:
         raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; rename yours.")
+
+
+def _check_classes(node: str, classes: object) -> None:
+    given = list(classes) if isinstance(classes, Sequence) else []
+    if twice := next((repr(name) for place, name in enumerate(given) if name in given[:place]), None):
+        raise ParameterError(f"{node}.classes has {twice} twice; name each class once.")
 
 
 def _check_numbers(node: str, parameters: Mapping[str, object]) -> None:

@@ -351,6 +351,7 @@ def test_a_window_without_rows_is_an_error(tmp_path, rows, said):
         ({"thresholds": {"acu": Threshold(at_least=1)}}, "acu"),
         ({"thresholds": {"auc": 0.6}}, "Threshold"),
         ({"slices": "origin"}, "slices"),
+        ({"metrics": None, "classes": ("a", "b", "a")}, "classes has 'a' twice"),
     ],
 )
 def test_misspelt_arguments_are_refused_when_the_pipeline_is_made(tmp_path, arguments, said):
