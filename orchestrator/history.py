@@ -15,7 +15,7 @@ from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.serving import Push, pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import Standing, Verdict, find_standing, find_standings, is_given
+from spanwise.orchestrator.verdict import Standing, Verdict, find_standing_of_model, find_standings, is_given
 
 _MOST_AHEAD = 64  # spans that are read ahead at once
 
@@ -170,7 +170,7 @@ class History:
         """
         mine = {a.id for a in self.mine}
         for artifact, _ in self.served(pushed_by):
-            verdict = find_standing(self.store, "blessed", artifact, as_of=self.as_of).personal
+            verdict = find_standing_of_model(self.store, artifact, as_of=self.as_of).personal
             if artifact.id not in mine and (verdict is None or verdict.given):
                 return artifact
         return next(self.blessed(), None)

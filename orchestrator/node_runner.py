@@ -30,7 +30,7 @@ from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_dir import run_dir, set_aside
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import Verdict, find_standing, judges_of, verdict_of, verdicts_of
+from spanwise.orchestrator.verdict import Verdict, find_standing_of_model, judges_of, verdict_of, verdicts_of
 
 log = logging.getLogger("spanwise.run")
 
@@ -204,8 +204,8 @@ class NodeRunner:
         return verdict_of(judgement, judge=execution.node, run=execution.run_name)
 
     def _personal_verdicts(self, models: Sequence[Artifact]) -> dict[str, Verdict]:
-        """What people have said of these models, by their names."""
-        found = {m.name: find_standing(self.store, "blessed", m, as_of=self.run.as_of).personal for m in models}
+        """What people have said of these models, or of those that they were made of, by their names."""
+        found = {m.name: find_standing_of_model(self.store, m, as_of=self.run.as_of).personal for m in models}
         return {name: verdict for name, verdict in found.items() if verdict is not None}
 
     def _describe_fixes(self, artifact: Artifact) -> str:

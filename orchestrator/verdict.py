@@ -11,10 +11,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
-from spanwise.orchestrator.artifact import Artifact, Judgement, Mark, Model
+from spanwise.orchestrator.artifact import Artifact, Judgement, Mark, Model, Statistics
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.digest import digest
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
@@ -134,6 +134,27 @@ def _weigh(verdicts: Iterable[Verdict], of_the_same: Sequence[Verdict]) -> Stand
         elif "" not in by_judge:  # a judge decided while a person did: the person's holds
             by_judge[verdict.judge] = verdict
     return Standing(by_judge)
+
+
+def find_standing_of_model(store: Store, model: Artifact, *, as_of: datetime | None = None) -> Standing:
+    """What the verdicts on a model amount to, with those on the models that it was made of, as by an export.
+
+    The newest decision of a person about any of them counts; without one, what the judges said of each.
+    """
+    standings = find_standings(store, "blessed", [model, *find_origins(store, model)], as_of=as_of).values()
+    personal = [standing.personal for standing in standings if standing.personal is not None]
+    if personal:
+        return Standing({"": max(personal, key=lambda verdict: verdict.created or datetime.now(UTC))})
+    return Standing({judge: verdict for each in standings for judge, verdict in each.by_judge.items()})
+
+
+def find_origins(store: Store, model: Artifact) -> list[Artifact]:
+    """The models that a model was made of by components that read no rows: what is decided about them is about it."""
+    read = [*itertools.chain(*store.producer(model).inputs.values())]
+    if any("split_names" in artifact.properties and artifact.kind != Statistics.kind for artifact in read):
+        return []  # of the kinds that hold rows
+    models = [artifact for artifact in read if artifact.kind == Model.kind]
+    return [*models, *itertools.chain(*(find_origins(store, each) for each in models))]
 
 
 def is_given(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> bool:

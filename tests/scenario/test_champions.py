@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from spanwise.components import Evaluator, Pusher, Threshold, Trainer
-from spanwise.orchestrator import Calendar, State
+from spanwise.orchestrator import Calendar, Component, Input, Model, Output, State
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import Champion
 from spanwise.scheduler.inspect.artifact_summary import summarize_artifact
@@ -23,6 +23,13 @@ def predict(model, table):
     if told.get("broken") and told["broken"] in table["x"].to_pylist():
         raise RuntimeError("No module named 'sklearn.old'")
     return [float(told["k"])] * len(table)
+
+
+class Export(Component):
+    """Makes of a model what is served."""
+
+    def run(self, model: Input[Model], exported: Output[Model]) -> None:
+        shutil.copy(model.path / "told.json", exported.path / "exported.json")
 
 
 class Rides:
@@ -233,3 +240,59 @@ def test_a_model_that_a_person_has_blessed_is_pushed_whatever_its_evaluator_says
 
     assert only(again.executions["Evaluator"], "blessing").properties["blessed"] == 0
     assert only(again.executions["Pusher"], "pushed_model").properties["pushed"] == 1
+
+
+@pytest.fixture
+def exporting(tmp_path):
+    """Runs of a pipeline that judges a model and pushes what is exported of it."""
+    bench = Bench(tmp_path / "root")
+
+    def run(k, **thresholds):
+        lake = Lake(rows={1: {"x": [1], "y": [0.0]}}, splits=["train", "eval"])
+        trainer = Trainer(examples=lake["examples"], run_fn=train, parameters={"k": k})
+        export = Export(model=trainer["model"])
+        evaluator = Evaluator(
+            examples=lake["examples"],
+            model=trainer["model"],
+            label="y",
+            predict_fn=predict,
+            metrics=("mae",),
+            thresholds={"mae": Threshold(**thresholds or {"at_most": 5})},
+            replicates=0,
+        )
+        pusher = Pusher(model=export["exported"], blessing=evaluator["blessing"], destination=str(tmp_path / "serving"))
+        champion = Champion(export["exported"])
+        done = bench.run(lake, trainer, evaluator, export, champion, pusher).executions
+        chosen = [artifact.name for artifact in done["Champion"].outputs.get("exported", ())]
+        return only(done["Pusher"], "pushed_model").properties, chosen
+
+    run.say = Rides.say.__get__(run)
+    run.bench = bench
+    return run
+
+
+def test_what_is_exported_of_a_model_whose_blessing_was_taken_back_is_never_pushed_again(exporting):
+    """Nor is it the champion: who takes the blessing of the judged model back means what is served of it."""
+    exporting(1)
+    exporting(2)
+    exporting.say("p/Trainer/model/2", given=False)
+
+    pushed, _ = exporting(2)
+    _, champion = exporting(3)
+
+    assert (pushed["pushed"], pushed["model"]) == (0, "p/Export/exported/2")
+    assert "not blessed by ann@host: looked at it" in pushed["reason"]
+    assert champion == ["p/Export/exported/1"]
+
+
+def test_what_is_exported_of_a_model_that_a_person_has_blessed_is_pushed(exporting):
+    """The newest of what people said of the export and of the judged model counts."""
+    exporting(1, at_most=0)
+    exporting.say("p/Trainer/model/1", given=True)
+    assert exporting(1, at_most=0)[0]["pushed"] == 1
+    exporting(2)
+    exporting.say("p/Export/exported/1", given=False)
+
+    pushed, _ = exporting(1, at_most=0)
+
+    assert pushed["pushed"] == 0
