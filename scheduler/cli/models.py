@@ -52,9 +52,7 @@ def push(
         str, typer.Argument(metavar="MODEL|PIPELINE|FILE", help="The model; of a pipeline or its file, its champion.")
     ],
     because: Because,
-    node: Annotated[
-        str | None, typer.Option(metavar="NODE", help="The Pusher, where the pipeline has several.")
-    ] = None,
+    node: Annotated[str | None, typer.Option(metavar="NODE", help="The Pusher, where several read the model.")] = None,
     root: Root = None,
     config: Config = None,
     json: Json = False,

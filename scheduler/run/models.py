@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spanwise.orchestrator import lease
 from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
 from spanwise.orchestrator.collection import COLLECTED
-from spanwise.orchestrator.component import Component, Node
+from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
@@ -17,7 +18,7 @@ from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.serving import channel_of, pushes
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import Verdict, append_personal, find_standing
+from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins, find_standing_of_model
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project import root
@@ -34,7 +35,13 @@ class Decision:
     verdict: Verdict
     champion: Artifact | None  #: of the model's channel, from now on
     lost: bool  #: the files of that champion were garbage-collected
-    serves: bool  #: whether the model is the one that was pushed last
+    serving: Artifact | None  #: the model, or what was made of it, where that was pushed last
+    instead: Artifact | None  #: the champion of the channel of what serves, where its files are there
+
+    @property
+    def serves(self) -> bool:
+        """Whether the model, or what was made of it, is the one that was pushed last."""
+        return self.serving is not None
 
 
 def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: lease.Clock | None = None) -> Decision:
@@ -51,16 +58,32 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
     append_personal(store, verdict, model)
     # A collection that looked for verdicts before this one was given has released its lease by then.
     lease.current_after_collection(store, channel_of(model.name).split("/")[0], clock or lease.Clock())
-    last = next(pushes(store, channel_of(model.name)), None)
     champion = find_champion(store, model.name)
     lost = champion is not None and is_marked(store, COLLECTED, champion)
-    return Decision(verdict, champion, lost, last is not None and last.model == model.name)
+    serving = next((each for each in (model, *_made_of(store, model)) if _serves(store, each)), None)
+    instead = None if serving is None else find_champion(store, serving.name)
+    if instead is not None and is_marked(store, COLLECTED, instead):
+        instead = None
+    return Decision(verdict, champion, lost, serving, instead)
 
 
 def find_champion(store: Store, model: str) -> Artifact | None:
     """The champion among the models of the channel that this model is of."""
     address = Address(*channel_of(model).split("/"))
     return History(store, address, Model, Run(pipeline=address.pipeline)).champion()
+
+
+def _serves(store: Store, model: Artifact) -> bool:
+    last = next(pushes(store, channel_of(model.name)), None)
+    return last is not None and last.model == model.name
+
+
+def _made_of(store: Store, model: Artifact) -> list[Artifact]:
+    """The models that were made of a model by components that read no rows, such as exports, newest first."""
+    made = (a for e in store.consumers(model) for found in e.outputs.values() for a in found if a.kind == Model.kind)
+    direct = {a.name: a for a in made if model.id in {origin.id for origin in find_origins(store, a)}}
+    found = {each.name: each for a in direct.values() for each in (a, *_made_of(store, a))}
+    return sorted(found.values(), key=lambda artifact: artifact.id, reverse=True)
 
 
 def push(
@@ -73,16 +96,20 @@ def push(
         Held: another run holds the pipeline.
     """
     with root.open_for_reading(settings) as store:
-        model = _find_model(store, reference, settings)
-        _refuse_others(store, model, because)
+        pipeline, model = _find_named(store, reference, settings)
+        if model is not None:
+            _refuse_others(store, model, because)
+        newest = _newest_from_file(store, pipeline)
+        loaded = reload_pipeline(newest, settings)
+        pusher, channel = _find_pusher(store, loaded.pipeline, model, node)
+        if model is None:
+            model = _find_champion_of(store, loaded.pipeline, channel)
+            _refuse_others(store, model, because)
         _refuse_collected(store, model, "pushed")
         _refuse_unblessed(store, model)
-        maker = store.producer(model)
-        newest = _newest_from_file(store, maker.pipeline)
-        loaded = reload_pipeline(newest, settings)
-        pusher, channel = _find_pusher(loaded.pipeline, model, node)
         _refuse_elsewhere(store, loaded.pipeline.nodes[pusher], model)
-        supplier = replace(maker, node=channel[0], outputs={channel[1]: (model,)})
+        maker = store.producer(model)
+        supplier = replace(maker, node=channel.node, outputs={channel.key: (model,)})
         request = RunRequest(
             selection=loaded.pipeline.select(first=[pusher], last=[pusher]),
             trigger=Trigger.PUSH,
@@ -93,24 +120,24 @@ def push(
     return run_loaded(loaded, lambda _: request, settings, ExecutionOptions(), json=json), loaded, model
 
 
-def _find_model(store: Store, reference: str, settings: Settings) -> Artifact:
-    """The model of that name or folder; of a pipeline or its file, the champion."""
+def _find_named(store: Store, reference: str, settings: Settings) -> tuple[str, Artifact | None]:
+    """The pipeline, and the model of that name or folder; None where a pipeline or its file is named."""
     if reference not in store.pipelines() and not reference.partition(":")[0].endswith(".py"):
-        return find.artifact(store, reference, settings.root)
+        model = find.artifact(store, reference, settings.root)
+        return channel_of(model.name).split("/")[0], model
     pipeline, _ = find.pipeline_or_file(store, reference, settings.params)
-    newest = _newest_from_file(store, pipeline)
-    made = (
-        a
-        for e in store.executions(newest)
-        for artifacts in e.outputs.values()
-        for a in artifacts
-        if a.kind == Model.kind
-    )
-    first = next(made, None)
-    champion = None if first is None else find_champion(store, first.name)
+    return pipeline, None
+
+
+def _find_champion_of(store: Store, pipeline: Pipeline, channel: Channel) -> Artifact:
+    """The champion among the models that a Pusher reads."""
+    source = _source_of(channel)
+    address = Address(pipeline.name, source.node, source.key)
+    champion = History(store, address, Model, Run(pipeline=pipeline.name)).champion()
     if champion is None:
         raise UsageError(
-            f"{pipeline!r} has no champion to push. List its models: spanwise artifacts {pipeline} --type Model"
+            f"{pipeline.name!r} has no champion to push. List its models: spanwise artifacts {pipeline.name} "
+            "--type Model"
         )
     return champion
 
@@ -137,7 +164,7 @@ def _refuse_collected(store: Store, model: Artifact, verb: str) -> None:
 
 
 def _refuse_unblessed(store: Store, model: Artifact) -> None:
-    standing = find_standing(store, "blessed", model)
+    standing = find_standing_of_model(store, model)
     was_pushed = any(push.model == model.name for push in pushes(store, channel_of(model.name)))
     if standing.holds() or (was_pushed and not standing.by_judge):
         return
@@ -156,20 +183,59 @@ def _newest_from_file(store: Store, pipeline: str) -> Run:
     return newest
 
 
-def _find_pusher(pipeline: Pipeline, model: Artifact, node: str | None) -> tuple[str, tuple[str, str]]:
-    """The node that pushes models like this one, and the (node, key) of the channel from which it reads them."""
-    able: dict[str, tuple[str, str]] = {}
+def _find_pusher(store: Store, pipeline: Pipeline, model: Artifact | None, node: str | None) -> tuple[str, Channel]:
+    """The node that pushes, and the channel from which it reads; of several, the one that reads this model's."""
+    pushers: dict[str, Channel] = {}
     for name, each in pipeline.nodes.items():
         if isinstance(each, Component) and any(output.kind is PushedModel for output in each.outputs.values()):
             for channel in (c for channels in each.inputs.values() for c in channels if c.kind is Model):
-                able[name] = (channel.node, channel.key)
-    if node is not None and node not in able:
-        raise UsageError(f"{pipeline.name!r} has no Pusher {node!r}; it has: {', '.join(able) or 'none'}.")
-    chosen = [node] if node is not None else list(able)
-    if len(chosen) != 1:
-        there = f"has {len(able)} Pushers; name one: " + " or ".join(f"--node {name}" for name in able)
-        raise UsageError(f"{pipeline.name!r} {there if able else f'has no Pusher, so nothing can push {model.name}.'}")
-    return chosen[0], able[chosen[0]]
+                pushers[name] = channel
+    if node is not None and node not in pushers:
+        raise UsageError(f"{pipeline.name!r} has no Pusher {node!r}; it has: {', '.join(pushers) or 'none'}.")
+    if not pushers:
+        raise UsageError(
+            f"{pipeline.name!r} has no Pusher, so nothing can push {'it' if model is None else model.name}."
+        )
+    named = pushers if node is None else {node: pushers[node]}
+    able = {name: c for name, c in named.items() if model is None or _is_read(store, pipeline, model, c)}
+    if model is not None and not able:
+        raise UsageError(_describe_other(store, model, named))
+    if len(able) > 1:
+        names = " or ".join(f"--node {name}" for name in able)
+        raise UsageError(f"{pipeline.name!r} has {len(able)} Pushers; name one: {names}")
+    return next(iter(able.items()))
+
+
+def _is_read(store: Store, pipeline: Pipeline, model: Artifact, channel: Channel) -> bool:
+    """Whether a model is one of those on a channel: made by its node, or by one like it that is gone."""
+    source = _source_of(channel)
+    maker = Address(*channel_of(model.name).split("/"))
+    if maker.node in pipeline.nodes:
+        return (maker.node, maker.key) == (source.node, source.key)
+    return maker.key == source.key and store.producer(model).component == type(source.producer).__name__
+
+
+def _source_of(channel: Channel) -> Channel:
+    """The channel that the models are published on: of a resolver, the one that it chooses from."""
+    return channel.producer.sources[channel.key] if isinstance(channel.producer, Resolver) else channel
+
+
+def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel]) -> str:
+    """Why these Pushers do not push a model of another channel, and the command that pushes what was made of it."""
+    sources = {name: _source_of(channel) for name, channel in pushers.items()}
+    pushed = " and ".join(f"{name} pushes {source!r}" for name, source in sources.items())
+    pipeline, node, key = channel_of(model.name).split("/")
+    made = [
+        each.name
+        for each in _made_of(store, model)
+        if tuple(channel_of(each.name).split("/")[1:]) in {(source.node, source.key) for source in sources.values()}
+    ]
+    fix = (
+        f"Push what was made of it:  spanwise push {made[0]} --because TEXT"
+        if made
+        else f"List the models: spanwise artifacts {pipeline} --type Model"
+    )
+    return f"{pushed}; {model.name} is of {node}[{key!r}], so it was not pushed. {fix}"
 
 
 def _refuse_elsewhere(store: Store, pusher: Node, model: Artifact) -> None:
@@ -197,8 +263,9 @@ def format_decision(decision: Decision) -> str:
     if decision.champion is not None and decision.lost:
         lines.append("Its files were garbage-collected, so nothing can be compared with it.")
         lines.append(f"Take its blessing back as well:  spanwise unbless {decision.champion.name} --because TEXT")
-    if decision.serves and not verdict.given:
-        lines.append(f"{verdict.artifact} still serves.")
-        if decision.champion is not None and not decision.lost:
-            lines.append(f"Roll back:  spanwise push {decision.champion.name} --because TEXT")
+    if decision.serving is not None and not verdict.given:
+        made = "" if decision.serving.name == verdict.artifact else ", which was made of it,"
+        lines.append(f"{decision.serving.name}{made} still serves.")
+        if decision.instead is not None:
+            lines.append(f"Roll back:  spanwise push {decision.instead.name} --because TEXT")
     return "\n".join(lines)

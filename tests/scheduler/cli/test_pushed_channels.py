@@ -1,0 +1,117 @@
+"""push and unbless where a pipeline has models that its Pusher does not read: exports serve, not what they are made of."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.scheduler.conftest import Command, run_warm
+
+PIPELINE = """
+from spanwise import Component, Evaluator, Examples, Input, Model, Output, Pipeline, Pusher, Threshold, Trainer
+import pyarrow as pa, pyarrow.parquet as pq
+
+class Rows(Component):
+    def run(self, examples: Output[Examples]) -> None:
+        examples.span, examples.split_names = 1, ["train", "eval"]
+        for split in examples.split_names:
+            examples.split(split).mkdir()
+            pq.write_table(pa.table({"y": [0.0]}), examples.split(split) / "part-0.parquet")
+
+class Export(Component):
+    def run(self, model: Input[Model], exported: Output[Model]) -> None:
+        (exported.path / "exported").write_text((model.path / "k").read_text())
+
+def train(task):
+    (task.model_dir / "k").write_text(str(task.parameters["k"]))
+
+def predict(model, table):
+    return [float((model / "k").read_text())] * len(table)
+
+def rides(k: int = 1) -> Pipeline:
+    rows = Rows()
+    trainer = Trainer(examples=rows["examples"], run_fn=train, parameters={"k": k})
+    other = Trainer(name="Other", examples=rows["examples"], run_fn=train, parameters={"k": -k})
+    evaluator, of_other = (
+        Evaluator(
+            name=f"Of{each.name}", examples=rows["examples"], model=each["model"], label="y", predict_fn=predict,
+            metrics=("mae",), thresholds={"mae": Threshold(at_most=5.0)}, replicates=0,
+        )
+        for each in (trainer, other)
+    )
+    export = Export(model=trainer["model"])
+    pusher = Pusher(model=export["exported"], blessing=evaluator["blessing"], destination="serving")
+    return Pipeline("rides", [rows, trainer, other, evaluator, of_other, export, pusher])
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models of each Trainer; what was exported of one Trainer's was pushed."""
+    folder = tmp_path_factory.mktemp("exported") / "rides"
+    folder.mkdir()
+    (folder / "rides.py").write_text(PIPELINE)
+    for k in (1, 2):
+        done = run_warm("run", "rides.py", "--param", f"k={k}", cwd=folder, reads_data=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return Path(shutil.copytree(folder, folder.with_name("kept"), symlinks=True))
+
+
+@pytest.fixture
+def rides(trained: Path, spanwise: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The models, as they were, and where they were."""
+    folder = trained.with_name("rides")
+    shutil.rmtree(folder)
+    monkeypatch.chdir(shutil.copytree(trained, folder, symlinks=True))
+    return spanwise
+
+
+def served() -> dict[str, str]:
+    """The files of the highest version."""
+    versions = [path for path in Path("serving").iterdir() if path.name.isdigit()]
+    newest = max(versions, key=lambda path: int(path.name))
+    return {path.name: path.read_text() for path in newest.iterdir() if not path.name.startswith(".")}
+
+
+def test_the_champion_of_a_pipeline_is_of_the_channel_that_its_pusher_reads(rides: Command) -> None:
+    """What a server loads is an export, not the model that it was made of."""
+    rides("unbless", "rides/Trainer/model/2", "--because", "wrong")
+
+    code, _, err = rides("push", "rides", "--because", "2 is wrong")
+
+    assert (code, err) == (0, "")
+    assert served() == {"exported": "1"}
+
+
+@pytest.mark.parametrize(
+    ("model", "fix"),
+    [
+        ("rides/Trainer/model/1", "Push what was made of it:  spanwise push rides/Export/exported/1 --because TEXT"),
+        ("rides/Other/model/1", "List the models: spanwise artifacts rides --type Model"),
+    ],
+)
+def test_a_model_that_the_pusher_does_not_read_is_not_pushed(rides: Command, model: str, fix: str) -> None:
+    """It would serve in the place of what servers expect; the command that pushes what was made of it is named."""
+    code, _, err = rides("push", model, "--because", "2 is wrong")
+
+    assert code == 2
+    assert f"Pusher pushes Export['exported']; {model} is of {model.split('/')[1]}['model']" in err
+    assert fix in err
+    assert served() == {"exported": "2"}
+
+
+def test_a_blessing_that_is_taken_back_is_that_of_the_export_too(rides: Command) -> None:
+    """The answer says that what was made of the model serves; the command that it names works, the one back does not."""
+    code, out, _ = rides("unbless", "rides/Trainer/model/2", "--because", "wrong")
+
+    assert code == 0
+    assert out.splitlines()[1:] == [
+        "The champion is rides/Trainer/model/1.",
+        "rides/Export/exported/2, which was made of it, still serves.",
+        "Roll back:  spanwise push rides/Export/exported/1 --because TEXT",
+    ]
+    assert rides("push", "rides/Export/exported/1", "--because", "wrong")[0] == 0
+    assert served() == {"exported": "1"}
+    code, _, err = rides("push", "rides/Export/exported/2", "--because", "again")
+    assert code == 2
+    assert "rides/Export/exported/2 is not blessed by" in err
