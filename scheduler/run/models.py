@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spanwise.orchestrator import lease
-from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
+from spanwise.orchestrator.artifact import Artifact, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import UsageError
@@ -107,6 +107,7 @@ def push(
             _refuse_others(store, model, because)
         _refuse_collected(store, model, "pushed")
         _refuse_unblessed(store, model)
+        _refuse_unservable(store, loaded.pipeline.nodes[pusher], model)
         _refuse_elsewhere(store, loaded.pipeline.nodes[pusher], model)
         maker = store.producer(model)
         supplier = replace(maker, node=channel.node, outputs={channel.key: (model,)})
@@ -172,6 +173,33 @@ def _refuse_unblessed(store: Store, model: Artifact) -> None:
     raise UsageError(
         f"{model.name} is {why if why is not None else 'not judged yet'}, so it was not pushed. To bless it:  "
         f"spanwise bless {model.name} --because TEXT"
+    )
+
+
+def _refuse_unservable(store: Store, pusher: Node, model: Artifact) -> None:
+    """Refuses a model of which the InfraValidator of its Pusher said last that it does not serve.
+
+    A person who has blessed it since has overruled that too.
+    """
+    judges = {(c.node, c.key) for read in pusher.inputs.values() for c in read if c.kind is InfraBlessing}
+    found = (
+        (execution, artifact)
+        for each in (model, *find_origins(store, model))
+        for execution in store.consumers(each)
+        for key, artifacts in execution.outputs.items()
+        for artifact in artifacts
+        if (execution.node, key) in judges and not execution.replay
+    )
+    execution, last = max(found, key=lambda each: each[0].id, default=(None, None))
+    if execution is None or last is None or last.properties.get("blessed") == 1:
+        return
+    person = find_standing_of_model(store, model).personal
+    if person is not None and person.created is not None and last.created is not None and person.created > last.created:
+        return
+    reasons = last.as_kind(InfraBlessing).reasons or ["its infra blessing is negative"]
+    raise UsageError(
+        f"{model.name} was not served by {execution.node} in run {execution.run}: {reasons[0]}, so it was not pushed. "
+        f"To push it all the same, bless it:  spanwise bless {model.name} --because TEXT"
     )
 
 
