@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spanwise.orchestrator import fingerprint
-from spanwise.orchestrator.artifact import Artifact, Model, is_readable_as
+from spanwise.orchestrator.artifact import Artifact, Blessing, Model, is_readable_as
 from spanwise.orchestrator.beam_settings import unverified_part
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import OutsideKey, outside_key
@@ -29,7 +29,7 @@ from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import Verdict, find_standing, judges_of
+from spanwise.orchestrator.verdict import Verdict, find_standing, find_standing_of_model, judges_of
 
 log = logging.getLogger("spanwise.driver")
 
@@ -102,7 +102,8 @@ def drive(
         return decided
     prepared = dict(node.prepare(run, lambda key: history_of(store, run, node[key])))
     parameters = {n: encode_parameter(v) for n, v in {**node.parameters, **prepared}.items()}
-    key, why_not = _key(node, run, inputs, prepared)
+    said = _find_decided(node, run, store, inputs)
+    key, why_not = _key(node, run, inputs, prepared, said)
     earlier = store.find_cached(key.digest) if key is not None and cache else None
     if key is not None and run.replay:  # under a key of its own, so that no ordinary run reuses what it makes
         key = CacheKey.of_parts({**key.parts, "replay": "yes"})
@@ -307,7 +308,7 @@ def _plain(value: object) -> object:
 
 
 def _key(
-    node: Component, run: Run, inputs: Artifacts, prepared: Mapping[str, object]
+    node: Component, run: Run, inputs: Artifacts, prepared: Mapping[str, object], decided: Mapping[str, str]
 ) -> tuple[CacheKey | None, str | None]:
     if not node.cacheable:
         return None, "it has effects outside the store, so it is never served from the cache"
@@ -322,7 +323,7 @@ def _key(
             parameters=_fingerprint_parameters(node, {**node.parameters, **prepared}),
             inputs={n: [fingerprint.of_artifact(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
-            extra=unverified_part(node.parameters, run.beam),
+            extra={**unverified_part(node.parameters, run.beam), **decided},
         ), None
     except UsageError as error:
         log.warning("caching-refused", extra={"node": node.name, "reason": str(error)})
@@ -343,6 +344,16 @@ def _key(
                 node.name,
                 ", ".join(sorted(noticed.files)),
             )
+
+
+def _find_decided(node: Component, run: Run, store: Store, inputs: Artifacts) -> dict[str, str]:
+    """The part of a cache key for what people have said of the models that a node may take a blessing of."""
+    if not any(issubclass(spec.kind, Blessing) for spec in read_signature(type(node)).inputs.values()):
+        return {}
+    models = (a for found in inputs.values() for a in found if a.kind == Model.kind)
+    said = [find_standing_of_model(store, model, as_of=run.as_of).personal for model in models]
+    words = [verdict.word for verdict in said if verdict is not None]
+    return {"verdict": " and ".join(words)} if words else {}
 
 
 def _fingerprint_parameters(node: Component, parameters: Mapping[str, object]) -> dict[str, str]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from spanwise.orchestrator.verdict import Verdict
+
 log = logging.getLogger("spanwise.serving")
 
 
@@ -42,7 +44,8 @@ class BulkInferrer(Component):
     The files are predicted here one after the other, unless `beam_runner` or the settings name a runner of Beam, whose
     workers then share them; `predict_fn` is sent to them, and the model is read where they are.
 
-    Without a model, or with a connected `blessing` that is not positive, nothing is published and the log says why.
+    Without a model, or with a connected `blessing` that is not positive, nothing is published and the log says why. A
+    person's verdict on the model (`spanwise bless|unbless`) replaces `blessing`, connected or not.
     """
 
     preload: ClassVar = (
@@ -86,7 +89,8 @@ class BulkInferrer(Component):
     ) -> None:
         from spanwise.components.transform.graph_digest import refuse_other_graph
 
-        reason = _find_refusal(model, blessing, connected=bool(self.inputs["blessing"]))
+        person = None if model is None else attempt.verdicts.get(model.name)
+        reason = _find_refusal(model, blessing, person, connected=bool(self.inputs["blessing"]))
         if reason is not None or model is None:
             log.warning("prediction-skipped", extra={"reason": reason})
             return
@@ -117,10 +121,14 @@ class BulkInferrer(Component):
         log.info("examples-predicted", extra={"model": model.name, "rows": counts})
 
 
-def _find_refusal(model: Model | None, blessing: Blessing | None, *, connected: bool) -> str | None:
-    """Why nothing is predicted; None if the model may be used."""
+def _find_refusal(
+    model: Model | None, blessing: Blessing | None, person: Verdict | None, *, connected: bool
+) -> str | None:
+    """Why nothing is predicted; None if the model may be used. What a person said of it replaces its blessing."""
     if model is None:
         return "there is no model yet"
+    if person is not None:
+        return None if person.given else f"{model.name} is {person}"
     if not connected:
         return None
     if blessing is None:

@@ -5,7 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.components import BulkInferrer, Importer
-from spanwise.orchestrator import Blessing, Component, Examples, Input, Model, Output, ParameterError
+from spanwise.orchestrator import Blessing, Component, Examples, Input, Model, Output, ParameterError, State
+from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import LatestBlessed
 from tests.components import served_model as serving
 from tests.components.flow import Bench, only
@@ -30,7 +31,7 @@ class Span(Component):
         examples.span, examples.version, examples.calendar = 15706, 2, "day"
 
 
-class Verdict(Component):
+class Judge(Component):
     """Blesses a model, or does not."""
 
     def run(self, *, model: Input[Model], blessing: Output[Blessing | None], says: int | None) -> None:
@@ -39,16 +40,17 @@ class Verdict(Component):
             blessing.reasons = ["auc is 0.5; at_least=0.6 is required"]
 
 
-def inferred(tmp_path, predict_fn=serving.times, *, says="unconnected", files=FILES, **arguments):
+def inferred(tmp_path, predict_fn=serving.times, *, says="unconnected", files=FILES, bench=None, **arguments):
     (tmp_path / "model").mkdir(exist_ok=True)
     (tmp_path / "model" / "factor").write_text("2.5")
     span, model = Span(files=files), Importer(uri=str(tmp_path / "model"), kind=Model, name="Trainer")
-    verdict = [] if says == "unconnected" else [Verdict(model=model["artifact"], says=says)]
+    verdict = [] if says == "unconnected" else [Judge(model=model["artifact"], says=says)]
     blessing = {"blessing": verdict[0]["blessing"]} if verdict else {}
     inferrer = BulkInferrer(
         examples=span["examples"], model=model["artifact"], predict_fn=predict_fn, **blessing, **arguments
     )
-    return Bench(tmp_path / "root").run(span, model, *verdict, inferrer).executions["BulkInferrer"]
+    bench = bench or Bench(tmp_path / "root")
+    return bench.run(span, model, *verdict, inferrer).executions["BulkInferrer"]
 
 
 def tables(execution):
@@ -194,3 +196,21 @@ def test_an_error_of_the_function_is_no_damage_of_the_examples(tmp_path, error):
     assert str(error) in said
     assert "damaged" not in said
     assert "Ingest" not in said
+
+
+@pytest.mark.parametrize("says", [1, 0, "unconnected"])
+def test_what_a_person_said_of_the_model_replaces_its_blessing(tmp_path, says):
+    """As for a Pusher, in every later run, whatever is in the cache."""
+    bench = Bench(tmp_path / "root")
+
+    def rows():
+        done = inferred(tmp_path, bench=bench, says=says)
+        found = done.outputs.get("inference_result", ())
+        return [artifact.properties["rows"]["train"] for artifact in found], done.state
+
+    assert rows()[0] == ([] if says == 0 else [4])
+    for given in (False, True):
+        verdict = Verdict(mark="blessed", artifact="p/Trainer/artifact/1", given=given, by="ann@host", because="seen")
+        append(bench.store, [verdict])
+        assert rows() == ([4] if given else [], State.COMPLETE)
+        assert rows() == ([4] if given else [], State.CACHED)
