@@ -29,6 +29,9 @@ _PATIENCE = timedelta(seconds=5)  # whoever asks only says what it sees
 SERVED = "served"
 """The kind of the claims."""
 
+RECORD = ".spanwise.json"
+"""The file of a version that names its model and its push."""
+
 POINTER = "serving.json"
 """The object of a destination that says which version serves."""
 
@@ -73,6 +76,7 @@ class PointedVersion:
 
     place: ObjectUrl  #: of the version that serves
     content: str  #: digest of its model; empty where the pointer does not say
+    model: str = ""  #: name of its model; empty where the pointer does not say
 
 
 def read_pointed(destination: str) -> PointedVersion | None:
@@ -86,13 +90,23 @@ def read_pointed(destination: str) -> PointedVersion | None:
     try:
         document = {} if found is None else json.loads(found[0])
         version = str(int(document["version"]))
-        content = document.get("versions", {}).get(version, {}).get("content", "")
-        return PointedVersion(place=top / version, content=str(content))
+        record = document.get("versions", {}).get(version, {})
+        return PointedVersion(
+            place=top / version, content=str(record.get("content", "")), model=str(record.get("model", ""))
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def version_instead(push: Push) -> Path | ObjectUrl | None:
+@dataclass(frozen=True, kw_only=True)
+class VersionInstead:
+    """The version that serves in the place of what was pushed last."""
+
+    place: Path | ObjectUrl
+    push: Push | None  #: of a model of another channel, which made it; None if no recorded run did
+
+
+def version_instead(store: Store, push: Push) -> VersionInstead | None:
     """The version that serves in the place of what was pushed last; None where that serves, or cannot be seen.
 
     Raises:
@@ -100,12 +114,30 @@ def version_instead(push: Push) -> Path | ObjectUrl | None:
     """
     if is_object_url(push.destination):
         pointed = read_pointed(push.destination.rpartition("/")[0])
-        return None if pointed is None or str(pointed.place) == push.destination else pointed.place
+        if pointed is None or str(pointed.place) == push.destination:
+            return None
+        return VersionInstead(place=pointed.place, push=_find_push(store, pointed.model, pointed.place))
     pushed = Path(push.destination)
     if not push.destination or not pushed.name.isdigit() or not pushed.parent.is_dir():
         return None
     highest = highest_version(pushed.parent)
-    return None if highest is None or highest.name == pushed.name else highest
+    if highest is None or highest.name == pushed.name:
+        return None
+    return VersionInstead(place=highest, push=_find_push(store, _read_model(highest), highest))
+
+
+def _find_push(store: Store, model: str, place: Path | ObjectUrl) -> Push | None:
+    """The push that made a version of a model."""
+    newest = itertools.islice(pushes(store, channel_of(model)), _LOOK_BACK) if model else ()
+    return next((push for push in newest if push.destination == str(place)), None)
+
+
+def _read_model(version: Path) -> str:
+    """The name of the model in a version; empty where no Pusher has made it."""
+    try:
+        return str(json.loads((version / RECORD).read_text())["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def highest_version(destination: Path) -> Path | None:

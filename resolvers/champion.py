@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
 from spanwise.orchestrator.errors import StorageError
 from spanwise.orchestrator.serving import Push, version_instead
+from spanwise.orchestrator.store import Store
 
 
 class Champion(Resolver):
@@ -45,17 +46,21 @@ class Champion(Resolver):
             return "the newest blessed model; none was pushed"
         model, push = serving
         if model.id == chosen[0].id:
-            return _describe_served(push)
+            return _describe_served(history.store, push)
         if model.id in {mine.id for mine in history.mine}:
             return f"the champion before {model.name}, which serves and is the model of this run"
         return f"the champion before {model.name}, which serves, but whose blessing was taken back"
 
 
-def _describe_served(push: Push) -> str:
+def _describe_served(store: Store, push: Push) -> str:
     try:
-        instead = version_instead(push)
+        instead = version_instead(store, push)
     except StorageError as error:
         return f"pushed last by {push.run}; whether it serves cannot be seen: {error}"
+    if instead is not None and instead.push is not None:
+        since = f"where {instead.push.run} has pushed {instead.push.model} since"
+        return f"pushed last by {push.run}; but {instead.place} serves, {since}"
     if instead is not None:
-        return f"pushed last by {push.run}; but {instead} serves, which is newer and was not pushed by a recorded run"
+        since = "which is newer and was not pushed by a recorded run"
+        return f"pushed last by {push.run}; but {instead.place} serves, {since}"
     return f"which serves, pushed by {push.run}"

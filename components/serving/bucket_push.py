@@ -31,7 +31,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from spanwise.components.serving.pushed_versions import (
-    RECORD,
     PushedVersion,
     PushRecord,
     find_existing,
@@ -42,7 +41,7 @@ from spanwise.components.serving.pushed_versions import (
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Model
 from spanwise.orchestrator.errors import Conflict, Fenced, NodeFailed, StorageError, Unfingerprintable
-from spanwise.orchestrator.serving import POINTER
+from spanwise.orchestrator.serving import POINTER, RECORD
 from spanwise.orchestrator.signature import Attempt
 from spanwise.orchestrator.storage import ObjectUrl, StorageBucket, open_bucket
 

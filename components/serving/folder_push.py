@@ -32,7 +32,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from spanwise.components.serving.pushed_versions import (
-    RECORD,
     PushedVersion,
     PushRecord,
     find_existing,
@@ -43,6 +42,7 @@ from spanwise.components.serving.pushed_versions import (
 from spanwise.orchestrator import durable, fingerprint
 from spanwise.orchestrator.artifact import Model
 from spanwise.orchestrator.errors import Fenced, NodeFailed
+from spanwise.orchestrator.serving import RECORD
 from spanwise.orchestrator.signature import Attempt
 
 log = logging.getLogger("spanwise.serving")

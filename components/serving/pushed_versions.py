@@ -8,9 +8,6 @@ from pathlib import Path
 
 from spanwise.orchestrator.storage import ObjectUrl
 
-RECORD = ".spanwise.json"
-"""The record in each version."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PushRecord:

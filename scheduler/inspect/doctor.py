@@ -247,12 +247,12 @@ def _serving(store: Store, pipeline: str) -> Iterator[HealthCheck]:
     """Whether what was pushed last serves: restored metadata do not know what was pushed after the backup."""
     for push in last_pushes(store, pipeline):
         try:
-            instead = version_instead(push)
+            instead = version_instead(store, push)
         except StorageError as error:
             yield HealthCheck(f"what serves of {pipeline}", "warn", f"cannot be seen: {error}")
             continue
-        if instead is not None:
-            found = f"{instead} serves, which is newer than the last recorded push, {push.model} by {push.run}"
+        if instead is not None and instead.push is None:
+            found = f"{instead.place} serves, which is newer than the last recorded push, {push.model} by {push.run}"
             found = f"{found}; push that, or run the pipeline, which pushes a newer model"
             yield HealthCheck(f"what serves of {pipeline}", "warn", found, f"spanwise push {push.model} --because TEXT")
 

@@ -24,7 +24,7 @@ from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Run, Trigger, format_source
-from spanwise.orchestrator.serving import PointedVersion, highest_version, read_pointed
+from spanwise.orchestrator.serving import RECORD, PointedVersion, highest_version, read_pointed
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
@@ -40,7 +40,6 @@ from spanwise.scheduler.inspect import find, records
 
 log = logging.getLogger("spanwise.inspect")
 
-_RECORD = ".spanwise.json"  # written by Pusher into each version: which model it is
 _NEAREST = 5  # how many spans to name when one does not exist
 
 
@@ -342,7 +341,7 @@ def _destination(push: Artifact) -> str:
 def _content(version: Path) -> str | None:
     """The digest of the model in a version; None when Pusher has not written it."""
     try:
-        return str(json.loads((version / _RECORD).read_text())["content"])
+        return str(json.loads((version / RECORD).read_text())["content"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -38,10 +38,10 @@ class Rides:
     def __init__(self, folder):
         self.bench, self.serving = Bench(folder / "root"), folder / "serving"
 
-    def run(self, k, *, x=1, max_rise=1000.0, pushes=True, **arguments):
+    def run(self, k, *, x=1, max_rise=1000.0, pushes=True, trainer="Trainer", **arguments):
         broken = {"broken": arguments.pop("broken")} if "broken" in arguments else {}
         lake = Lake(rows={1: {"x": [x], "y": [0.0]}}, splits=["train", "eval"])
-        trainer = Trainer(examples=lake["examples"], run_fn=train, parameters={"k": k, **broken})
+        trainer = Trainer(name=trainer, examples=lake["examples"], run_fn=train, parameters={"k": k, **broken})
         champion = Champion(trainer["model"])
         evaluator = Evaluator(
             examples=lake["examples"],
@@ -296,3 +296,14 @@ def test_what_is_exported_of_a_model_that_a_person_has_blessed_is_pushed(exporti
     pushed, _ = exporting(1, at_most=0)
 
     assert pushed["pushed"] == 0
+
+
+def test_the_champion_says_which_other_model_of_the_pipeline_serves_in_its_place(rides):
+    """Two Trainers push to one destination: the version that is newer was pushed by a recorded run."""
+    rides.run(1)
+    rides.run(2, trainer="Learner")
+
+    reason = champion(rides.run(3))[1]
+
+    assert reason.startswith("chose p/Trainer/model/1, pushed last by p/1; but ")
+    assert reason.endswith(" serves, where p/2 has pushed p/Learner/model/1 since")

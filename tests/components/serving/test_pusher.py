@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from spanwise.components import Importer, Pusher
 from spanwise.components.serving.folder_push import explain_failure, list_versions
 from spanwise.components.serving.pushed_versions import (
-    RECORD,
     PushedVersion,
     PushRecord,
     find_existing,
@@ -42,6 +41,7 @@ from spanwise.orchestrator import (
     Run,
 )
 from spanwise.orchestrator.fingerprint import of_tree
+from spanwise.orchestrator.serving import RECORD
 from tests.components.flow import Bench, only
 
 

@@ -227,3 +227,13 @@ def test_the_model_of_a_replay_is_neither_blessed_nor_pushed(rides: Command) -> 
         code, _, err = rides(words, "rides/Trainer/model@4/1", "--because", "x")
         assert code == 2
         assert "was made by a replay" in err
+
+
+def test_doctor_warns_of_no_version_that_a_recorded_run_has_pushed(rides: Command) -> None:
+    """After a Trainer was renamed, it named the command that serves an old model again."""
+    file = Path("rides.py")
+    file.write_text(file.read_text().replace("trainer = Trainer(", 'trainer = Trainer(name="Learner", '))
+    rides("run", "rides.py", "--param", "k=4")
+    assert served() == "4"
+
+    assert "what serves" not in rides("doctor")[1]
