@@ -103,7 +103,7 @@ def _push(
         pointer, etag = there.read_pointer()
         _check_fence(pointer, there.top, attempt, mine.home)
         present = there.versions(pointer)
-        if (existing := find_existing(present, mine)) is not None:
+        if (existing := find_existing(present, mine)) is not None and there.is_whole(existing.version, model):
             if number != existing.version:  # else an answer was lost, and this push has succeeded
                 there.remove([number])
             return existing, reason_to_skip(existing, mine)
@@ -214,6 +214,17 @@ class _Destination:
         except StorageError:
             self.remove([number])
             raise
+
+    def is_whole(self, number: int, model: Model) -> bool:
+        """Whether a version still has objects of the sizes of the model's files."""
+        top = (self.top / str(number)).key
+        present = {info.key.removeprefix(f"{top}/"): info.size_bytes for info in self.bucket.list(top)}
+        wanted = {p.relative_to(model.path).as_posix(): p.stat().st_size for p in model.path.rglob("*") if p.is_file()}
+        lost = [name for name, size_bytes in sorted(wanted.items()) if present.get(name) != size_bytes]
+        if lost:
+            facts = {"version": number, "objects": len(lost), "reason": f"{lost[0]} is not that of {model.name}"}
+            log.warning("version-damaged", extra=facts)
+        return not lost
 
     def remove_abandoned(self, complete: Collection[int]) -> None:
         """Removes the numbers that pushes took a day ago and never committed, and the uploads they never completed."""

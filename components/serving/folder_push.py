@@ -8,7 +8,8 @@ labelled with `.spanwise.json` (which model it is, and who pushed it), and synce
 
 1. stops if the run has lost its lease, or if a run of the pipeline with a higher fencing token has pushed here;
 2. records its own token, so that runs with lower tokens stop at 1 from now on;
-3. stops if an earlier attempt of this run, or another push of the same model, has already created the version;
+3. stops if an earlier attempt of this run, or another push of the same model, has already created the version, and the
+   version still has the model's files;
 4. picks a version above all existing ones, and renames the draft to it.
 
 A push that dies before the rename has changed nothing that is served: its draft is no longer locked, and the next push
@@ -41,7 +42,7 @@ from spanwise.components.serving.pushed_versions import (
 )
 from spanwise.orchestrator import durable, fingerprint
 from spanwise.orchestrator.artifact import Model
-from spanwise.orchestrator.errors import Fenced, NodeFailed
+from spanwise.orchestrator.errors import Fenced, NodeFailed, Unfingerprintable
 from spanwise.orchestrator.serving import RECORD
 from spanwise.orchestrator.signature import Attempt
 
@@ -63,7 +64,8 @@ def push_to_folder(
     try:
         (top / _PRIVATE).mkdir(parents=True, exist_ok=True)
         existing = find_existing(list_versions(top), mine)
-        if existing is not None:
+        damaged = existing.version if existing is not None and not _is_whole(existing, model) else None
+        if existing is not None and existing.version != damaged:
             return existing, reason_to_skip(existing, mine)
         with _draft(top) as draft:
             _fill(draft, model, mine)
@@ -72,7 +74,7 @@ def push_to_folder(
                 _raise_fence(top, attempt, mine.home)
                 present = list_versions(top)
                 existing = find_existing(present, mine)
-                if existing is not None:
+                if existing is not None and existing.version != damaged:
                     return existing, reason_to_skip(existing, mine)
                 version = next_version((v.version for v in present), time.time())
                 target = top / str(version)
@@ -103,6 +105,22 @@ def _record(version: Path) -> PushRecord | None:
         return PushRecord(**json.loads((version / RECORD).read_text()))
     except (OSError, ValueError, TypeError):  # created by hand, or by another program
         return None
+
+
+def _is_whole(version: PushedVersion, model: Model) -> bool:
+    """Whether a version still has the files of the model; a server may have added some."""
+    assert isinstance(version.place, Path), "it is of a folder"
+    try:
+        present = fingerprint.of_tree(version.place).files
+        wanted = model.files or fingerprint.of_tree(model.path).files
+    except Unfingerprintable as error:
+        log.warning("version-damaged", extra={"folder": version.place, "reason": str(error)})
+        return False
+    lost = [name for name, content in wanted.items() if present.get(name) != content]
+    if lost:
+        facts = {"folder": version.place, "files": len(lost), "reason": f"{lost[0]} is not that of {model.name}"}
+        log.warning("version-damaged", extra=facts)
+    return not lost
 
 
 def _fill(draft: Path, model: Model, record: PushRecord) -> None:

@@ -47,7 +47,8 @@ class Pusher(Component):
     Without connected blessings it pushes every model and logs a warning. A person's verdict on the model
     (`spanwise bless|unbless`) replaces `blessing`, connected or not. The version is the time in Unix seconds, or
     one above the highest existing version. A model that is not pushed does not fail the run: the output has `pushed` 0
-    and the reason. The same model is not pushed twice in a row, and a run as of an earlier time pushes nothing. With
+    and the reason. The same model is not pushed twice in a row, unless its
+    version was damaged, and a run as of an earlier time pushes nothing. With
     `keep_versions`, older versions of this pipeline beyond that number are removed; those of others stay.
 
     It never reuses a cached result. The output holds `push.json`, not a second copy of the model.

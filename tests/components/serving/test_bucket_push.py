@@ -81,6 +81,19 @@ def test_a_push_becomes_what_serves(bucket, destination, tmp_path):
     assert (record["model"], record["run"]) == ("p/Trainer/model/2", "p/2")
 
 
+def test_a_version_of_which_objects_are_gone_is_pushed_again(bucket, destination, tmp_path):
+    """Somebody has removed objects of what serves."""
+    first = model(tmp_path)
+    one, _ = pushed(destination, first, 1)
+    bucket.delete([parse_url(f"{destination}/{one.version}/variables/0.bin").key])
+
+    again, why = pushed(destination, first, 2)
+
+    assert why is None
+    assert again.version > one.version
+    assert served(bucket, destination) == (again.version, files_of(first))
+
+
 def test_the_same_model_is_not_pushed_twice(bucket, destination, tmp_path):
     """Neither by a second attempt of the run, nor by the next run."""
     first = model(tmp_path)

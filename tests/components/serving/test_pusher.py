@@ -288,6 +288,24 @@ def test_an_attempt_after_the_commit_does_not_push_again(tmp_path):
     assert len(served(tmp_path / "serving")) == 2
 
 
+@pytest.mark.parametrize("damage", ["removed", "changed"])
+def test_a_version_whose_files_are_not_those_of_the_model_is_pushed_again(tmp_path, damage):
+    """Somebody has emptied or edited what serves; what a server adds to its folder is not damage."""
+    first = model(tmp_path)
+    one, _ = pushed(tmp_path, first, 1)
+    (one.place / "warm-up").write_text("by the server")
+    assert pushed(tmp_path, first, 2)[0].version == one.version
+    file = one.place / "variables" / "0.bin"
+    file.unlink() if damage == "removed" else file.write_bytes(b"x")
+
+    again, why = pushed(tmp_path, first, 3)
+
+    assert why is None
+    assert again.version > one.version
+    assert (again.place / "variables" / "0.bin").read_bytes() == b"\x01" * 10
+    assert pushed(tmp_path, first, 3)[0].version == again.version
+
+
 def test_an_earlier_model_can_be_pushed_again(tmp_path):
     """Going back to an older model is a new version of it."""
     first, second = model(tmp_path, 1), model(tmp_path, 2)
