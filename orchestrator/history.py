@@ -154,7 +154,8 @@ class History:
 
     def blessed(self) -> Iterator[Artifact]:
         """The artifacts that are blessed, the newest publication first; a reuse blesses nothing."""
-        return (a for a in self._by_publication() if is_given(self.store, "blessed", a, as_of=self.as_of))
+        given = (a for a in self._by_publication() if is_given(self.store, "blessed", a, as_of=self.as_of))
+        return (a for a in given if find_standing_of_model(self.store, a, as_of=self.as_of).holds())
 
     def served(self, pushed_by: str | None = None) -> Iterator[tuple[Artifact, Push]]:
         """The artifacts that were pushed, by any node or this one, each with its push, the last push first."""

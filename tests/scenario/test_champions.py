@@ -298,6 +298,16 @@ def test_what_is_exported_of_a_model_that_a_person_has_blessed_is_pushed(exporti
     assert pushed["pushed"] == 0
 
 
+def test_an_export_that_a_person_has_blessed_is_no_champion_once_its_model_was_withdrawn(exporting):
+    """Also where none was pushed: the newest of what people said of either counts."""
+    exporting(1, at_most=0)
+    exporting.say("p/Export/exported/1", given=True)
+    assert exporting(2, at_most=0)[1] == ["p/Export/exported/1"]
+    exporting.say("p/Trainer/model/1", given=False)
+
+    assert exporting(3, at_most=0)[1] == []
+
+
 def test_the_champion_says_which_other_model_of_the_pipeline_serves_in_its_place(rides):
     """Two Trainers push to one destination: the version that is newer was pushed by a recorded run."""
     rides.run(1)
