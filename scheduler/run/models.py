@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
-from spanwise.orchestrator.serving import channel_of, pushes
+from spanwise.orchestrator.serving import Push, channel_of, pushes
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins, find_standing_of_model
@@ -267,18 +268,31 @@ def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel
 
 
 def _refuse_elsewhere(store: Store, pusher: Node, model: Artifact) -> None:
-    """Refuses a relative destination that is another folder from here than where this node has pushed to."""
+    """Refuses a relative destination in another folder than the one that this node has pushed from."""
     destination = str(pusher.parameters.get("destination"))
-    if is_object_url(destination):
+    if is_object_url(destination) or Path(destination).expanduser().is_absolute():
         return
     before = (p for p in pushes(store, channel_of(model.name)) if p.node == pusher.name and p.destination)
-    last = next((p for p in before if not is_object_url(p.destination)), None)
-    here = Path(destination).expanduser()
-    if last is not None and not here.is_absolute() and here.absolute() != Path(last.destination).parent:
+    last = next(((p, typed) for p in before if (typed := _read_relative(store, p)) is not None), None)
+    if last is None:
+        return
+    there = Path(last[0].destination).parent
+    if last[1].absolute() != there:
         raise UsageError(
-            f"{pusher.name} pushes to {here}, which is {here.absolute()} from this folder; the last push went to "
-            f"{Path(last.destination).parent}. Change to the folder that the pipeline runs in, and push again."
+            f"{pusher.name} pushes to {destination}, which is {Path(destination).absolute()} from this folder; the "
+            f"last push went to {there}. Change to the folder that the pipeline runs in, and push again."
         )
+
+
+def _read_relative(store: Store, push: Push) -> Path | None:
+    """The destination of a push as it was written, where that is relative to the folder of its run."""
+    pipeline, _, number = push.run.rpartition("/")
+    for execution in store.executions(store.run(pipeline, int(number))):
+        written = json.loads(execution.parameters.get("destination", "null"))
+        if execution.node == push.node and isinstance(written, str) and not is_object_url(written):
+            found = Path(written).expanduser()
+            return None if found.is_absolute() else found
+    return None
 
 
 def format_decision(decision: Decision) -> str:

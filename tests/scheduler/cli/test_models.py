@@ -219,6 +219,16 @@ def test_a_push_from_another_folder_does_not_go_elsewhere(
     assert f"the last push went to {folder / 'serving'}" in err
 
 
+def test_a_push_goes_to_the_destination_that_the_pipeline_has_now(rides: Command) -> None:
+    """Nothing was pushed there yet; no folder to change to would make it the destination before."""
+    rides("run", "rides.py", "--param", "k=9", "--param", "serving=elsewhere")  # refused by its Evaluator
+    assert not Path("elsewhere").exists()
+
+    assert rides("push", "rides/Trainer/model/1", "--because", "2 is wrong")[0] == 0
+
+    assert [path.name for path in Path("elsewhere").glob("[0-9]*/k")] == ["k"]
+
+
 def test_the_model_of_a_replay_is_neither_blessed_nor_pushed(rides: Command) -> None:
     """Nothing that a replay makes is read by other runs."""
     rides("run", "rides.py", "--from", "Trainer", "--param", "k=4", "--as-of", "2999-01-01T00:00Z")
