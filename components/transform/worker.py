@@ -24,10 +24,11 @@ from spanwise.components.read_ahead import read_ahead
 from spanwise.components.row_blocks import BlockRun, read_blocks
 from spanwise.components.transform import standalone
 from spanwise.components.transform.analyzers import PreprocessingError
-from spanwise.components.transform.graph import Preprocessor, evaluate, to_arrow
+from spanwise.components.transform.graph import Preprocessor, evaluate, feature_label, to_arrow
 from spanwise.components.transform.row_wise import probe
 from spanwise.components.transform.trace import AnalyzerCall
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
 
 PROBED = 64
 """Rows of a file that are computed a second time, in two parts, to find expressions that are not row-wise."""
@@ -260,7 +261,18 @@ def _features(task: FeatureTask, graph: Preprocessor, schema: pa.Schema) -> Gene
     for place, frame in enumerate(read_groups(task.piece, columns, graph.inputs)):
         if task.probed and not place:
             probe(graph.features, frame.head(PROBED))
-        yield to_arrow(evaluate(graph.features, frame)).cast(schema).combine_chunks()
+        found = to_arrow(evaluate(graph.features, frame)).cast(schema).combine_chunks()
+        _refuse_missing_arrays(found)
+        yield found
+
+
+def _refuse_missing_arrays(features: pa.Table) -> None:
+    for name, column in zip(features.schema.names, features.columns, strict=True):
+        if any(find_missing_fixed_list(chunk) is not None for chunk in column.chunks):
+            raise PreprocessingError(
+                f"{feature_label(name)} has no array in a row, and Parquet cannot store that. Give such rows one: "
+                ".fill_null(…), or make lists of the arrays: .arr.to_list()."
+            )
 
 
 def _read_ahead_of_several(

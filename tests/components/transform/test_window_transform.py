@@ -497,6 +497,20 @@ def test_a_decimal_on_a_boundary_is_in_the_group_below_it(windows):
     assert found["is_least"] == [True] + [False] * 799
 
 
+def pairs(columns):
+    return {"pair": columns["pair"].list.to_array(2)}
+
+
+def test_arrays_that_are_missing_are_refused(windows):
+    """Parquet has no missing lists of one length: what is written of them could be read by nobody."""
+    table = pa.table({"pair": [[1, 2]] * 30 + [None]})
+
+    with pytest.raises(
+        NodeFailed, match=r"^feature 'pair' has no array in a row, .*\.fill_null\(…\).*\.arr\.to_list\(\)"
+    ):
+        transform_window(windows.plan([windows.span(1, table)], pairs))
+
+
 def fails_on_data(columns):
     return {"fine": columns["hour"], "code": columns["carrier"].cast(pl.Int64)}
 
