@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spanwise.orchestrator.errors import ParameterError
+from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -126,6 +127,12 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
     if len(array) != rows:
         raise ParameterError(
             f"predict_fn returned {len(array)} values of {name!r} for {rows} rows; expected one for each."
+        )
+    missing = find_missing_fixed_list(array)
+    if missing is not None:
+        raise ParameterError(
+            f"predict_fn returned no list of {name!r} for row {missing}, and Parquet cannot store that where all lists "
+            "have one length; return lists of any length."
         )
     return array
 

@@ -103,3 +103,11 @@ def test_a_frame_is_refused_with_the_call_that_makes_a_table_of_it():
 
     with pytest.raises(ParameterError, match="returned a DataFrame of polars; return a pyarrow table"):
         predictions.columns(frame, 1, "prediction")
+
+
+def test_arrays_that_are_missing_are_refused():
+    """Parquet has no missing lists of one length: a file of predictions with one could be read by nobody."""
+    returned = pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))
+
+    with pytest.raises(ParameterError, match=r"returned no list of 'pair' for row 1, .* lists of any length"):
+        predictions.columns({"pair": returned}, 2, "prediction")
