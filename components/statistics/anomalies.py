@@ -181,19 +181,39 @@ def _is_too_many(count: int, places: int, allowed: float) -> bool:
 
 def _outside(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:
     allowed = set(wanted.values or ())
-    found = feature.top(None)
-    others = [o for o in found if o.value not in allowed]
-    known = sum(o.count for o in found) - sum(o.count for o in others)
-    outside = max(0, feature.present - known)  # the rest was too rare to be counted one by one
+    others = [o for o in feature.top(None) if o.value not in allowed]
+    complete = feature.frequent is not None and feature.frequent.complete
+    outside = sum(o.count for o in others) if complete else _estimate_outside(feature, allowed)
     share = outside / feature.present
+    listed = f"the {len(allowed)} allowed"
+    if not complete and not outside and not wanted.outside:
+        message = (
+            f"it has more than 1,536 different values, so rare ones that are not among {listed} may have been "
+            "overlooked; allow a share of them: outside = 0.01."
+        )
+        yield anomaly(AnomalyCheck.VALUES, message, outside=0, share=0.0, allowed=wanted.outside, values="")
     if not _is_too_many(outside, feature.present, wanted.outside):
         return
     named = ", ".join(f"{o.value!r} ({o.count:,})" for o in others[:_SHOWN])
     more = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
-    message = (
-        f"{outside:,} values ({share:.2%}) are not among the {len(allowed)} allowed: {named or 'rare ones'}{more}."
-    )
+    about = "" if complete else "about "
+    message = f"{about}{outside:,} values ({share:.2%}) are not among {listed}: {named or 'rare ones'}{more}."
     yield anomaly(AnomalyCheck.VALUES, message, outside=outside, share=share, allowed=wanted.outside, values=named)
+
+
+def _estimate_outside(feature: FeatureStatistics, allowed: set[str]) -> int:
+    """About how many values are not allowed, where rare ones are not counted one by one, and never too few for sure.
+
+    As large a share of all as of the values that were surely seen; or all that the allowed ones cannot be, where these
+    occurred as often as they may have.
+    """
+    found = feature.top(None)
+    seen = {o.value: o.count - o.error for o in found}
+    strange = sum(count for value, count in seen.items() if value not in allowed)
+    at_most = {o.value: o.count for o in found}
+    error = 0 if feature.frequent is None else feature.frequent.error
+    certain = feature.present - sum(at_most.get(value, error) for value in allowed)
+    return max(strange, certain, round(feature.present * strange / max(sum(seen.values()), 1)))
 
 
 def _out_of_range(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:

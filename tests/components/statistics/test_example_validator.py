@@ -174,6 +174,41 @@ def test_the_first_span_does_not_drift():
     assert validate(span(x=[1] * 200), schema(x={"drift": {"jensen_shannon": 0}})) == ()
 
 
+def spread(size, values):
+    return [f"v{place * 7919 % values}" for place in range(size)]
+
+
+@pytest.mark.parametrize(("listed", "outside"), [(2000, 0.01), (5000, 0.1)])
+def test_a_list_that_all_values_are_in_finds_nothing_however_long(listed, outside):
+    """Counters for 1,536 values know no more than that no other value was seen: what they forgot is not outside."""
+    wanted = schema(x={"type": "string", "values": tuple(f"v{n}" for n in range(listed)), "outside": outside})
+
+    assert validate(span(x=spread(60_000, listed)), wanted) == ()
+
+
+def test_a_long_list_without_a_share_says_that_rare_values_are_not_known():
+    """Where none may be outside, it is not known whether one that the counters forgot was."""
+    wanted = schema(x={"type": "string", "values": tuple(f"v{n}" for n in range(2000))})
+
+    found = only_anomaly(span(x=spread(60_000, 2000)), wanted)
+
+    assert found.message.startswith(
+        "it has more than 1,536 different values, so rare ones that are not among the 2000 "
+    )
+
+
+@pytest.mark.parametrize(("values", "listed", "outside"), [(2500, 2400, 0.01), (2500, 2000, 0.1), (1600, 1500, 0.01)])
+def test_values_outside_of_a_long_list_are_seen(values, listed, outside):
+    """Counts that may each be too high do not make up for values that are outside of the list."""
+    wanted = schema(x={"type": "string", "values": tuple(f"v{n}" for n in range(listed)), "outside": outside})
+
+    found = only_anomaly(span(x=spread(60_000, values)), wanted)
+
+    assert found.check is AnomalyCheck.VALUES
+    assert found.message.startswith("about ")
+    assert found.figures["share"] == pytest.approx(1 - listed / values, abs=0.02)
+
+
 def test_few_values_are_not_compared():
     """Distributions of less than a hundred values differ by chance, so nothing is said of them."""
     wanted = schema(x={"type": "string", "drift": {"l_infinity": 0.1}})
