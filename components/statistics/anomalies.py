@@ -109,7 +109,8 @@ def _splits(statistics: SpanStatistics, schema: DataSchema) -> Iterator[Anomaly]
 
 def _within_known(name: str, split: SplitCounts, schema: DataSchema) -> bool:
     """Whether all that a feature lies in is present with its type, so that its absence is an anomaly of its own."""
-    parents = [p for p in schema.features if name.startswith((f"{p}.", f"{p}[]"))]
+    # Arrow writes what a struct or list holds in angle brackets; any other column may have a dot in its name
+    parents = [p for p, f in schema.features.items() if "<" in f.type and name.startswith((f"{p}.", f"{p}[]"))]
     return all(p in split.features and split.features[p].type == schema.features[p].type for p in parents)
 
 

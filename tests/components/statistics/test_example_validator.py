@@ -147,6 +147,13 @@ def test_the_absence_of_a_struct_is_told_once():
     assert [a.feature for a in validate(span(x=[1]), wanted)] == ["a"]
 
 
+def test_a_column_with_a_dot_in_its_name_lies_in_no_other():
+    """Only structs and lists have features in them: `price.usd` is missed also where an optional `price` is absent."""
+    wanted = schema(price={"column": False}, **{"price.usd": {}}, x={})
+
+    assert [a.feature for a in validate(span(x=[1]), wanted)] == ["price.usd"]
+
+
 def test_drift_of_texts_is_the_greatest_change_of_a_share():
     """A value that has become much more frequent than in the span before is named."""
     wanted = schema(x={"type": "string", "drift": {"l_infinity": 0.2}})
