@@ -12,6 +12,7 @@ The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and
   on a fresh stream, at most once, before the first element. An error raised by `__next__` has used up its element: the
   next call goes on behind it. Ops that cut blocks (`rows.RowCursor`) call `state()` once a block, so keep it fast.
 - An op that leaves a seed open has a field `seed` that is None; `assign_seeds` puts a number there before opening.
+  One that opens datasets has a field `place`, which `assign_seeds` sets: no two of them draw the same seeds.
 - What can be set while the stream runs is a `Knob`, registered with `opening.tuner` when the stream is opened.
 """
 
@@ -26,7 +27,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError
 
@@ -141,6 +142,10 @@ class Opening:
     def open(self, op: Op) -> Stream:
         stream = op.open(self)
         return stream if self.observe is None else self.observe(op, stream)
+
+    def seeded(self, seed: int) -> Opening:
+        """For a graph in this one that draws seeds of its own: all that is below it draws them from this seed."""
+        return replace(self, seed=seed)
 
     def nested(self, op: Op) -> Any:
         """A nested dataset as users' functions know it."""
@@ -368,15 +373,36 @@ def rebuild(op: Op, change: Callable[[Op], Op], *, stop: Callable[[Op], bool] | 
     return walk(op)
 
 
+class DrawnSeed(int):
+    """A seed that a pass has drawn for an op without one."""
+
+    number: int  #: of the op among those of the graph that had none
+
+    @classmethod
+    def draw(cls, seed: int, number: int) -> Self:
+        made = cls(mix_seed(seed, number))
+        made.number = number
+        return made
+
+
 def assign_seeds(op: Op, seed: int) -> Op:
-    """The graph with a seed for each op that has none: the same seed gives the same graph."""
-    numbers = itertools.count()
+    """The graph with a seed for each op that has none: the same seed gives the same graph.
+
+    Seeds that another pass has drawn are drawn anew. So it may be called with a part of a graph, which then has the
+    seeds that it has in the whole.
+    """
+    numbers, places = itertools.count(), itertools.count()
 
     def give(each: Op) -> Op:
-        if getattr(each, "seed", 0) is not None:
+        if getattr(each, "place", 0) is None:
+            place: dict[str, object] = {"place": next(places)}
+            return replace(each, **place)
+        own = getattr(each, "seed", 0)
+        if own is not None and not isinstance(own, DrawnSeed):
             return each
-        changes: dict[str, object] = {"seed": mix_seed(seed, next(numbers))}
-        return replace(each, **changes)
+        drawn = DrawnSeed.draw(seed, next(numbers) if own is None else own.number)
+        changes: dict[str, object] = {"seed": drawn}
+        return each if own == drawn else replace(each, **changes)
 
     return rebuild(op, give, stop=lambda each: each.own_seeds)
 

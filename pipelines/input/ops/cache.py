@@ -42,8 +42,6 @@ class CacheContents:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cache(Op):
-    own_seeds = True
-
     input: Op
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     cached: CacheContents = field(default_factory=CacheContents, repr=False)

@@ -49,6 +49,7 @@ class Interleave(Op):
     num_parallel: int | None = None
     deterministic: bool | None = None
     format: Format | None = None
+    place: int | None = None  #: among the ops of the graph that open datasets
 
     def __post_init__(self) -> None:
         check_callable(self.word, "function", self.function)
@@ -114,5 +115,6 @@ class Interleave(Op):
 
     def _open_dataset(self, element: Element, number: int, opening: Opening) -> Stream:
         """The stream of that dataset: one element at a time, or blocks if rows are promised."""
-        op = assign_seeds(self.dataset_op(element, number), mix_seed(opening.seed, number))
+        opening = opening.seeded(mix_seed(opening.seed, *[self.place] if self.place else [], number))
+        op = assign_seeds(self.dataset_op(element, number), opening.seed)
         return opening.open(op) if in_rows(self) else open_elements(opening, op)

@@ -128,7 +128,8 @@ class SnapshotStream(Stream):
             SnapshotSplit(of=spec, folder=folder, run=run, number=number, use=self.use) for number in range(run.splits)
         )
         joined = self._op.join(SplitDatasets(parts=parts), opening.nested)
-        return opening.open(assign_seeds(joined, mix_seed(opening.seed, 2)))
+        opening = opening.seeded(mix_seed(opening.seed, 2))
+        return opening.open(assign_seeds(joined, opening.seed))
 
     def _write(self, attempt: WriteAttempt, kept: ReusableChunks) -> Stream:
         run = self._run = attempt.run
@@ -138,9 +139,10 @@ class SnapshotStream(Stream):
             return self._sequence(attempt, kept, kept.origin or self._origin(), 0)
         feed = SplitFeed(self._op.input.spec, self._op.input.cardinality)
         splits = self._op.split(feed, self._opening.nested)
+        openings = [self._opening.seeded(mix_seed(self._opening.seed, 3, number)) for number in range(len(splits))]
         streams = [
-            (self._opening.open(assign_seeds(split, mix_seed(self._opening.seed, 3, number))), encoding_of(split.spec))
-            for number, split in enumerate(splits)
+            (opening.open(assign_seeds(split, opening.seed)), encoding_of(split.spec))
+            for opening, split in zip(openings, splits, strict=True)
         ]
         source = self._inputs.open(self._origin())
         return SplitWriteStream(attempt, source, feed, streams, self._encoding, self.use, self._origin())

@@ -52,6 +52,49 @@ def test_what_was_shuffled_below_keeps_its_order():
     assert all_of(dataset, 0) == all_of(dataset, 1)
 
 
+def noisy(*element_and_numbers):
+    *element, numbers = element_and_numbers
+    return (*element, numbers.random())
+
+
+def flat(one, other):
+    return *one, *other
+
+
+def cached_twice():
+    """What is drawn below one cache, below another one, and above both."""
+    left, right = (inputs.range(4).random_map(noisy).cache() for _ in range(2))
+    return inputs.zip(left, right).map(flat).random_map(noisy)
+
+
+def test_what_is_drawn_below_caches_and_above_them_differs():
+    """Noise that is cached is other noise than that which is added to it, or cached beside it."""
+    rows = list(cached_twice().options(seed=3))
+
+    assert len({number for _, one, _, other, last in rows for number in (one, other, last)}) == 12
+
+
+def test_a_cache_changes_no_number_that_is_drawn():
+    """With a seed in the options, the elements are those of the dataset without the cache."""
+    plain = inputs.range(4).random_map(noisy).random_map(noisy).shuffle()
+    cached = inputs.range(4).random_map(noisy).cache().random_map(noisy).cache().shuffle()
+
+    assert list(cached.options(seed=3)) == list(plain.options(seed=3))
+
+
+def test_a_pass_is_restored_where_the_cache_is_empty():
+    """The pass that filled the caches had another seed than the one that reads them."""
+    dataset = cached_twice()
+    list(dataset)
+    passed = dataset.iterator(epoch=1)
+    next(passed)
+    copy = pickle.loads(pickle.dumps(dataset))
+
+    rest = list(copy.iterator().restore(passed.state()))
+
+    assert rest == list(passed)
+
+
 def test_a_projection_is_not_pushed_through():
     """Others may want the columns that this one does not."""
     kept = inputs.from_arrow(pa.table({"a": [1, 2], "b": [3, 4]})).cache()

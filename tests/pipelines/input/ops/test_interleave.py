@@ -64,3 +64,28 @@ def test_an_error_of_the_input_loses_no_dataset(cycle):
     assert list(datasets(num_parallel=2).ignore_errors()) == expected
     assert sorted(datasets(num_parallel=2, deterministic=False).ignore_errors()) == sorted(expected)
     assert sorted(expected) == [0, 0, 3, 3, 4, 4, 6, 6, 7, 7]
+
+
+def drawn(number, numbers):
+    return numbers.random()
+
+
+def pair(_):
+    return inputs.range(2).random_map(drawn)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: inputs.range(3).flat_map(pair),
+        lambda: inputs.range(3).flat_map(lambda number: pair(number).cache()),
+        lambda: inputs.range(3).flat_map(lambda _: inputs.range(2).flat_map(pair)),
+        lambda: inputs.range(3).flat_map(pair).concatenate(inputs.range(3).flat_map(pair)),
+        lambda: inputs.range(3).flat_map(pair).cache().concatenate(inputs.range(3).flat_map(pair)),
+    ],
+)
+def test_no_two_datasets_draw_the_same_numbers(make):
+    """Neither of one function, on any level, nor of two."""
+    numbers = list(make().options(seed=1))
+
+    assert len(set(numbers)) == len(numbers)
