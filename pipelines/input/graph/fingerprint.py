@@ -286,7 +286,8 @@ def _stamp(path: str) -> str:
             found = Path(path).stat()
         except OSError:
             return "gone"
-        return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+        # the inode too: a file that is replaced within a tick of the clock, some milliseconds, has the same times
+        return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
     try:
         return " ".join(map(str, _file(path, "mtime")[1:]))
     except DatasetError:
