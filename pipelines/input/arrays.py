@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, read_only
-from spanwise.pipelines.input.exact_columns import refuse_cut
+from spanwise.pipelines.input.exact_columns import refuse_cut, refuse_cut_cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,7 +172,7 @@ def as_column(values: Any, type_: pa.DataType | None = None) -> Any:  # noqa: PL
         return pa.LargeListArray.from_arrays(pa.array(values.offsets, pa.int64()), as_column(values.values))
     if isinstance(values, np.ndarray) and values.ndim > 1:
         return _as_lists(values)
-    if type_ is not None and _would_be_cut(values, type_):
+    if type_ is not None and _is_typed(values, type_):
         return _cast(as_column(values), type_)
     if isinstance(values, np.ma.MaskedArray):
         return pa.array(values.data, type_, mask=np.ma.getmaskarray(values))
@@ -181,13 +181,13 @@ def as_column(values: Any, type_: pa.DataType | None = None) -> Any:  # noqa: PL
     return pa.array(values, type_)
 
 
-def _would_be_cut(values: Any, type_: pa.DataType) -> bool:
-    """Whether Arrow makes less of an array than it holds when it is given the type."""
+def _is_typed(values: Any, type_: pa.DataType) -> bool:
+    """Whether an array has a type of its own, of which Arrow may make less. Times of NumPy's are UTC in any zone."""
     import numpy as np
     import pyarrow as pa
 
-    is_lossy = pa.types.is_floating(type_) or pa.types.is_date(type_)
-    return is_lossy and isinstance(values, np.ndarray) and values.dtype.kind in "fM"
+    kind = values.dtype.kind if isinstance(values, np.ndarray) else ""
+    return kind in set("biufmM") and not (kind == "M" and pa.types.is_timestamp(type_))
 
 
 def _as_lists(values: NDArray[Any]) -> Any:
@@ -272,21 +272,12 @@ def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _cast(column: Any, type_: pa.DataType) -> Any:
-    """The column as another type, without what Arrow's own check lets through: infinite floats, days of moments.
+    """The column as another type.
 
     Raises:
         ArrowInvalid: a value does not survive.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     made = column.cast(type_)
-    if pa.types.is_floating(type_) and pa.types.is_floating(column.type):
-        cut = pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(column)))
-    elif pa.types.is_date(type_) and pa.types.is_timestamp(column.type):
-        cut = pc.not_equal(pc.floor_temporal(column, unit="day"), column)
-    else:
-        return made
-    if pc.any(cut).as_py():
-        raise pa.ArrowInvalid(f"a column of {type_} does not hold {column[pc.index(cut, True).as_py()]}")
+    if made.type != column.type:
+        refuse_cut_cast(column, made)
     return made

@@ -1,6 +1,7 @@
 """Values of Python as rows: exact, or refused."""
 
 import datetime as dt
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,10 @@ NOON = MIDNIGHT + dt.timedelta(hours=12, microseconds=500)
 CUT = [
     (1.5, pa.int64()),
     (np.float32(0.5), pa.int8()),
+    (Decimal("1.5"), pa.int64()),
     (1e300, pa.float32()),
+    (2049, pa.float16()),
+    (np.int32(70_000), pa.float16()),
     (NOON, pa.date32()),
     (NOON, pa.timestamp("ms")),
     (NOON, pa.timestamp("us", "UTC")),
@@ -40,6 +44,15 @@ def test_what_a_column_would_cut_is_refused(value, type_, nested):
 
     with pytest.raises(DatasetError, match=r"elements 0 to 1 do not fit the schema: 'x.*' is of type"):
         list(elements.as_rows(pa.schema([("x", of(type_))])))
+
+
+def test_nanoseconds_of_pandas_are_refused():
+    """Its times are those of Python to Arrow, which has none."""
+    import pandas as pd
+
+    for value, type_ in ((pd.Timestamp(1), pa.timestamp("us")), (pd.Timedelta(1), pa.duration("us"))):
+        with pytest.raises(DatasetError, match="does not hold"):
+            list(inputs.from_elements([{"x": value}]).as_rows(pa.schema([("x", type_)])))
 
 
 def test_what_a_column_holds_comes_back():
@@ -70,15 +83,54 @@ def test_a_table_of_dicts_cuts_nothing(pair):
         (np.array([NOON, NOON], "M8[us]"), pa.date32()),
         (np.array([1, 1e300]), pa.float32()),
         (pa.array([1, 1e300]), pa.float16()),
+        (pa.array([1, 2049]), pa.float16()),
+        (np.array([[1], [1e300]]), pa.list_(pa.float32())),
+        (pa.array([[("a", 1e300)], None], pa.map_(pa.string(), pa.float64())), pa.map_(pa.string(), pa.float32())),
+        (pa.array(["inf", "1e300"]), pa.float32()),
+        (np.array([1, 2]), pa.bool_()),
+        (np.array([1, np.nan]), pa.bool_()),
+        (np.array([1.5, 1.55]), pa.decimal128(5, 1)),
+        (pa.array([[NOON], None]), pa.list_(pa.date32())),
+        (pa.array([NOON, None]), pa.time64("us")),
+        (pa.array([NOON, None]), pa.timestamp("us", "UTC")),
+        (pa.array([None, NOON], pa.timestamp("us", "UTC")), pa.timestamp("us")),
+        (pa.array([MIDNIGHT, None], pa.timestamp("us", "UTC")), pa.date32()),
+        (pa.array([{"a": 1, "b": 2}, None]), pa.struct([("a", pa.int64())])),
+        (pa.array([{"a": 1}, None]), pa.struct([("b", pa.int64())])),
     ],
-    ids=["list", "objects", "moments", "moments of NumPy", "large", "large of Arrow"],
+    ids=lambda value: getattr(value, "type", type(value)) if hasattr(value, "__len__") else value,
 )
 def test_a_function_of_blocks_gives_what_its_spec_holds(values, type_):
     """As a function of elements does."""
     rows = inputs.from_arrow(pa.table({"row": [0, 1]}))
 
-    with pytest.raises(BlockFailed, match="hold"):
+    with pytest.raises(BlockFailed, match=r"hold|place for"):
         list(rows.map(lambda _: {"x": values}, vectorized=True, spec=pa.schema([("x", type_)])))
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "found"),
+    [
+        (
+            np.array(["2024-01-01T12:00"], "M8[us]"),
+            pa.timestamp("us", "UTC"),
+            [NOON.replace(microsecond=0, tzinfo=dt.UTC)],
+        ),
+        (np.array([b"ab"]), pa.binary(2), [b"ab"]),
+        (np.array([1.5], np.float32), pa.decimal128(5, 2), [Decimal("1.50")]),
+        (np.array([0, 1]), pa.bool_(), [False, True]),
+        (pa.array([{"a": 1}]), pa.struct([("b", pa.int64()), ("a", pa.int8())]), [{"b": None, "a": 1}]),
+        (pa.array([["inf"]]), pa.large_list(pa.float32()), [[np.inf]]),
+    ],
+    ids=str,
+)
+def test_what_a_type_holds_is_converted(values, type_, found):
+    """A time of NumPy's, which has no zone, is one of UTC, as it is where columns become arrays."""
+    rows = inputs.from_arrow(pa.table({"row": list(range(len(found)))}))
+
+    made = rows.map(lambda _: {"x": values}, vectorized=True, spec=pa.schema([("x", type_)]))
+
+    assert made.to_arrow()["x"].to_pylist() == found
 
 
 def test_what_is_masked_is_missing():
