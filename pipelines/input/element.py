@@ -154,12 +154,15 @@ def parts_of(value: object) -> tuple[tuple[str, ...], tuple[Any, ...]] | None:
 
 
 def build(kind: type, names: Iterable[str], parts: Iterable[object]) -> object:
-    """The structure of that kind with these parts; the reverse of `parts_of`."""
+    """The structure of that kind with these parts; the reverse of `parts_of`. No constructor is called: it has been."""
     if issubclass(kind, dict):
         return dict(zip(names, parts, strict=True))
-    if kind is tuple:
-        return tuple(parts)
-    return kind(**dict(zip(names, parts, strict=True)))
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, parts)
+    made = object.__new__(kind)
+    for name, part in zip(names, parts, strict=True):
+        object.__setattr__(made, name, part)
+    return made
 
 
 def each_leaf(function: Callable[[Any], object], value: object) -> object:

@@ -1,5 +1,8 @@
 """Elements that are no plain arrays: ragged, sparse, missing, and datasets; through ops, and what their specs say."""
 
+from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,7 +19,29 @@ from spanwise.pipelines.input import (
     SparseSpec,
     Structure,
 )
-from spanwise.pipelines.input.element import UNKNOWN
+from spanwise.pipelines.input.element import UNKNOWN, each_leaf
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Divides when it is made, and knows more than it is made of."""
+
+    pixels: float
+    unit: InitVar[float]
+    half: float = field(init=False)
+
+    def __post_init__(self, unit):
+        object.__setattr__(self, "pixels", self.pixels / unit)
+        object.__setattr__(self, "half", self.pixels / 2)
+
+
+class Sorted(NamedTuple("Sorted", [("low", int), ("high", int)])):
+    """Is made of differences."""
+
+    __slots__ = ()
+
+    def __new__(cls, low, width):
+        return super().__new__(cls, low, low + width)
 
 
 def lists(*lengths):
@@ -124,3 +149,14 @@ def test_what_may_be_missing_is_said_by_the_spec():
 def test_a_spec_says_what_all_values_have_in_common(values, spec):
     """And no more than that."""
     assert inputs.from_elements(values).spec == spec
+
+
+@pytest.mark.parametrize("element", [Scaled(8.0, 2.0), Sorted(1, 2)], ids=["dataclass", "named tuple"])
+def test_what_a_constructor_did_is_not_done_again(element, tmp_path):
+    """Where an element is taken apart and put together: in batches, snapshots and what is handed over."""
+    dataset = inputs.from_elements([element, element])
+    kept = dataset.snapshot(tmp_path)
+
+    assert list(dataset.batch(2).unbatch()) == [element, element]
+    assert list(kept) == list(kept) == [element, element]
+    assert each_leaf(lambda leaf: leaf, element) == element
