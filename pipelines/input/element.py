@@ -206,9 +206,12 @@ def read_only(value: Any) -> Any:  # noqa: PLR0911  one line per kind of part
 def _read_only_array(array: NDArray[Any]) -> NDArray[Any]:
     import numpy as np
 
+    if array is np.ma.masked:
+        return array
     if isinstance(array, np.ma.MaskedArray):
         values, mask = (_read_only_array(each) for each in (array.data, np.ma.getmaskarray(array)))
-        masked: NDArray[Any] = type(array)(values, mask)
+        fill = getattr(array, "_fill_value", None)  # None if nobody has asked for it, and then it follows the dtype
+        masked: NDArray[Any] = type(array)(values, mask, fill_value=fill)
         return masked
     if not array.flags.writeable:
         return array

@@ -22,8 +22,9 @@ _WORD: Final = 8  #: bytes of a number that a float may not hold exactly
 def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spec: ElementSpec = UNKNOWN) -> Any:
     """One element whose leaves have a new first axis.
 
-    None among the leaves makes a masked array, `Sparse` a `Sparse`. With `ragged`, arrays make a `Ragged`, unless
-    `spec` says that all of them have one shape: lengths that happen to be equal must not change the kind.
+    None or `np.ma.masked` among the leaves makes a masked array, `Sparse` a `Sparse`. With `ragged`, arrays make a
+    `Ragged`, unless `spec` says that all of them have one shape: lengths that happen to be equal must not change the
+    kind.
 
     Raises:
         DatasetError: the elements differ in structure, type or shape; the message says in which part.
@@ -41,7 +42,7 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
             for at, label in enumerate(labels)
         ]
         return build(type(first), names, stacked)
-    if any(element is None for element in elements):
+    if any(map(_is_missing, elements)):
         return _masked(elements, where)
     if isinstance(first, Sparse):
         return _sparse(elements, where)
@@ -199,14 +200,22 @@ def _type_name(array: NDArray[Any]) -> str:
     return type(array[()]).__name__ if array.dtype.kind == "O" and not array.ndim else str(array.dtype)
 
 
-def _masked(elements: Sequence[Any], where: str) -> NDArray[Any]:
-    """With a mask where an element is None; of objects, which may be None themselves, without."""
+def _is_missing(element: Any) -> bool:
     import numpy as np
 
-    there = [element for element in elements if element is not None]
-    gone = np.asarray([element is None for element in elements])
+    return element is None or element is np.ma.masked
+
+
+def _masked(elements: Sequence[Any], where: str) -> NDArray[Any]:
+    """With a mask where an element is missing; of objects, which may be None themselves, without."""
+    import numpy as np
+
+    from spanwise.pipelines.input.nullable import NullableArray
+
+    gone = np.asarray([_is_missing(element) for element in elements])
+    there = [element for element, missing in zip(elements, gone, strict=True) if not missing]
     if not there:
-        return np.ma.MaskedArray(np.zeros(len(elements)), gone)
+        return NullableArray(np.zeros(len(elements)), gone)
     known = stack(there, where=where)
     if not isinstance(known, np.ndarray):
         raise DatasetError(f"elements{where}: None among {type(known).__name__}s; only arrays may be missing.")
@@ -218,7 +227,7 @@ def _masked(elements: Sequence[Any], where: str) -> NDArray[Any]:
         return values
     mask = np.zeros(values.shape, bool)
     mask[gone], mask[~gone] = True, np.ma.getmaskarray(known)
-    return np.ma.MaskedArray(values, mask)
+    return NullableArray(values, mask)
 
 
 def _sparse(elements: Sequence[Any], where: str) -> Sparse:

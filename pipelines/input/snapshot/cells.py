@@ -39,9 +39,10 @@ def write_leaf(leaf: Any, pack: Callable[[Sequence[Any]], bytes]) -> Cell:
     if (write := _WRITERS.get(kind)) is not None:
         name, data = write(leaf)
         return name, (), data
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.char in _DTYPES:
+    plain = not isinstance(leaf, np.ndarray) or kind in {np.ndarray, np.memmap}  # others mean more than their values
+    if plain and isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.char in _DTYPES:
         return f"{'array' if isinstance(leaf, np.ndarray) else 'scalar'} {leaf.dtype.str}", leaf.shape, leaf.tobytes()
-    if isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O":
+    if plain and isinstance(leaf, np.ndarray) and leaf.dtype.kind == "O":
         items = leaf.ravel().tolist()
         if all(type(item) in _PLAIN for item in items):
             return "objects", leaf.shape, plain_json(items).encode()

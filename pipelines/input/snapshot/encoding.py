@@ -223,8 +223,7 @@ def _flatten(value: Element, leaves: list[Any]) -> Any:
         leaves += [value.indices, value.values, np.asarray(value.shape, np.int64)]
         return "sparse"
     if isinstance(value, np.ma.MaskedArray):
-        leaves += [value.data, np.ma.getmaskarray(value)]
-        return "masked"
+        return _flatten_masked(value, leaves)
     taken = parts_of(value)
     if taken is None:
         leaves.append(value)
@@ -239,18 +238,45 @@ def _flatten(value: Element, leaves: list[Any]) -> Any:
     return (home, kind.__qualname__, tuple(names), tuple(_flatten(part, leaves) for part in parts))
 
 
-def _reader(structure: Any) -> Callable[[Iterator[Any]], Element]:
-    """A function that builds an element from its leaves."""
+def _flatten_masked(value: Any, leaves: list[Any]) -> str:
     import numpy as np
 
+    from spanwise.pipelines.input.nullable import NullableArray
+
+    if value is np.ma.masked:
+        return "missing"
+    kind = "nullable" if isinstance(value, NullableArray) else "masked"
+    leaves += [value.data, np.ma.getmaskarray(value)]
+    fill = value._fill_value  # noqa: SLF001  None if not set
+    if fill is None:
+        return kind
+    leaves.append(np.asarray(fill))
+    return f"{kind}, filled"
+
+
+def _masked_reader(structure: str) -> Callable[[Iterator[Any]], Any]:
+    import numpy as np
+
+    from spanwise.pipelines.input.nullable import NullableArray
+
+    if structure == "missing":
+        return lambda _: np.ma.masked
+    kind = NullableArray if structure.startswith("nullable") else np.ma.MaskedArray
+    if structure.endswith("filled"):
+        return lambda leaves: kind(next(leaves), next(leaves), fill_value=next(leaves)[()])
+    return lambda leaves: kind(next(leaves), next(leaves))
+
+
+def _reader(structure: Any) -> Callable[[Iterator[Any]], Element]:
+    """A function that builds an element from its leaves."""
     if structure == _LEAF:
         return next
     if structure == "ragged":
         return lambda leaves: Ragged(next(leaves), next(leaves))
     if structure == "sparse":
         return lambda leaves: Sparse(next(leaves), next(leaves), tuple(next(leaves).tolist()))
-    if structure == "masked":
-        return lambda leaves: np.ma.MaskedArray(next(leaves), next(leaves))
+    if isinstance(structure, str):
+        return _masked_reader(structure)
     home, name, names, parts = structure
     kind = _class(home, name)
     readers = [_reader(part) for part in parts]

@@ -30,7 +30,7 @@ def plain(element: object) -> object:  # noqa: PLR0911  one line per kind of ele
         case Sparse():
             return "sparse", plain(element.dense())
         case np.ma.MaskedArray():
-            return "masked", str(element.dtype), str(element.tolist())
+            return type(element).__name__, str(element.dtype), str(element.tolist())
         case np.ndarray():
             return "array", str(element.dtype), str(element.tolist())  # as text a NaN equals a NaN
         case dict():

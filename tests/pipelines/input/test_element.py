@@ -151,6 +151,20 @@ def test_a_spec_says_what_all_values_have_in_common(values, spec):
     assert inputs.from_elements(values).spec == spec
 
 
+def test_what_is_masked_stays_so(tmp_path):
+    """Alone, with a value of its own to fill it with, and in columns that NumPy joins after they were stored."""
+    filled = np.ma.array([1.0, 2.0], mask=[False, True], fill_value=-1)
+    alone = inputs.from_elements([np.ma.masked, filled]).map(lambda leaf: leaf)
+    columns = inputs.from_arrow(pa.table({"a": [1, None]})).batch(2).as_numpy().snapshot(tmp_path)
+
+    constant, found = alone
+
+    assert constant is np.ma.masked
+    assert found.filled().tolist() == [1, -1]
+    for batch in [*columns, *columns]:
+        assert np.column_stack([batch["a"], batch["a"]]).tolist() == [[1, 1], [None, None]]
+
+
 @pytest.mark.parametrize("element", [Scaled(8.0, 2.0), Sorted(1, 2)], ids=["dataclass", "named tuple"])
 def test_what_a_constructor_did_is_not_done_again(element, tmp_path):
     """Where an element is taken apart and put together: in batches, snapshots and what is handed over."""

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
 from spanwise.pipelines.input.element import Ragged, Sparse, spec_of
+from spanwise.pipelines.input.nullable import NullableArray
 from spanwise.pipelines.input.snapshot import element_types
 from spanwise.pipelines.input.snapshot.encoding import ENCODINGS, encoding_of
 
@@ -27,6 +28,10 @@ class Point(NamedTuple):
 class Ride:
     fare: object
     zone: object
+
+
+class InMetres(np.ndarray):
+    """Means more than its values."""
 
 
 def back(elements, kind="elements", skip=0):
@@ -44,8 +49,13 @@ def same(found, wanted):  # noqa: PLR0911  a line for each kind
         return len(found) == len(wanted) and all(map(same, found, wanted))
     if isinstance(wanted, Ride | Ragged | Sparse):
         return same(vars(found), vars(wanted))
+    if wanted is np.ma.masked:
+        return found is wanted
     if isinstance(wanted, np.ma.MaskedArray):
-        return same(found.data, wanted.data) and same(np.ma.getmaskarray(found), np.ma.getmaskarray(wanted))
+        return all(
+            same(part(found), part(wanted))
+            for part in (np.ma.getdata, np.ma.getmaskarray, lambda each: each.fill_value)
+        )
     if isinstance(wanted, np.ndarray) and wanted.dtype.kind == "O":
         return found.shape == wanted.shape and all(map(same, found.flat, wanted.flat))
     if isinstance(wanted, np.ndarray | np.generic):
@@ -118,6 +128,9 @@ def test_every_structure_comes_back(items, skip):
         Ragged(np.arange(5.0), np.asarray([0, 2, 5])),
         Sparse(np.asarray([[0, 1], [2, 2]]), np.asarray([1.5, 2.5]), (3, 4)),
         np.ma.MaskedArray([1, 2, 3], [False, True, False]),
+        np.ma.MaskedArray([1.0, 2.0], [False, True], fill_value=-1),
+        NullableArray([1, 2], [False, True]),
+        np.ma.masked,
         np.asarray(["a", b"b", None, 3], object),
         np.asarray(["ab", "c"]),
     ],
@@ -147,7 +160,7 @@ def test_arrays_that_were_read_can_be_written_to():
     assert found.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("element", [{1, 2}, object(), {3: "a"}, np.asarray([object()])])
+@pytest.mark.parametrize("element", [{1, 2}, object(), {3: "a"}, np.asarray([object()]), np.zeros(2).view(InMetres)])
 def test_what_cannot_be_kept_is_refused(element):
     """Told as the user's, before anything wrong is written."""
     with pytest.raises(DatasetError, match="snapshot"):

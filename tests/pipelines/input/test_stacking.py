@@ -97,10 +97,11 @@ def test_elements_of_different_structure_are_told_apart_by_part():
 
 def test_none_makes_a_masked_array():
     """A batch of optional values says which are missing."""
-    batch = stack([1, None, 3])
+    batch = stack([1, None, np.ma.masked])
 
     assert isinstance(batch, np.ma.MaskedArray)
-    assert batch.tolist() == [1, None, 3]
+    assert batch.tolist() == [1, None, None]
+    assert np.column_stack([batch, batch]).tolist() == [[1, 1], [None, None], [None, None]]
 
 
 def test_every_kind_of_leaf_has_a_spec():
