@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from spanwise.components.training.training_input import TrainingInput
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
+from spanwise.orchestrator.errors import StateMismatch
 from spanwise.orchestrator.replica import NO_GANG, Gather, ReplicaPlace
 from spanwise.orchestrator.signature import stay_here
 
@@ -166,11 +167,23 @@ class TrainerTask:
         """What `save_checkpoint` stored last, with the iterators restored to their places; None if there is nothing.
 
         The iterators are new ones, of the same datasets in the same order; the epoch of each is restored too.
+
+        Raises:
+            StateMismatch: it was stored by another number of replicas, or with other iterators.
         """
         path = self.checkpoints / CHECKPOINT
         if not path.exists():
             return None
         learned, places = pickle.loads(path.read_bytes())  # noqa: S301  this run has written it
+        if len(places) != self.replicas:
+            raise StateMismatch(
+                f"load_checkpoint: {path} was stored by {len(places)} replicas; now there are {self.replicas}."
+            )
+        if len(iterators) != len(places[self.rank]):
+            raise StateMismatch(
+                f"load_checkpoint: {path} has the places of {len(places[self.rank])} iterators, and {len(iterators)} "
+                f"were passed. Pass as many as save_checkpoint got, of the same datasets in the same order."
+            )
         for iterator, state in zip(iterators, places[self.rank], strict=True):
             iterator.restore(state)
         return learned

@@ -1,6 +1,7 @@
 """A training fed by a data service: its jobs, its checkpoints, and its retry."""
 
 import itertools
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,9 @@ from spanwise.components import Trainer
 from spanwise.components.training.prepared_spans import SnapshotTally
 from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.components.training.training_input import TrainingInput
+from spanwise.orchestrator.errors import StateMismatch
 from spanwise.orchestrator.fingerprint import of_tree
+from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import col
 from tests.components.flow import Bench, Lake, written
 from tests.pipelines.input.service.servers import Service
@@ -59,6 +62,20 @@ def test_a_retry_continues_in_the_jobs_of_the_attempt_that_was_killed(tmp_path):
     assert epochs == [ROWS, ROWS]
     assert {name.rpartition(" ")[0] for name in jobs} <= {f"p/7 Trainer attempt {number}" for number in (1, 2, 3, 4)}
     assert not reads.empty_passes
+
+
+@pytest.mark.parametrize(
+    ("iterators", "replicas", "message"),
+    [(0, 1, "has the places of 1 iterators, and 0 were passed"), (1, 2, "was stored by 1 replicas; now there are 2")],
+)
+def test_a_checkpoint_of_other_iterators_is_refused(tmp_path, iterators, replicas, message):
+    """Before any of them has moved."""
+    examples = ExamplesWindow(artifacts=(), snapshots=tmp_path, tally=SnapshotTally())
+    task = TrainerTask(examples=examples, model_dir=tmp_path, checkpoints=tmp_path)
+    task.save_checkpoint("learned", inputs.range(3).iterator())
+
+    with pytest.raises(StateMismatch, match=message):
+        replace(task, replicas=replicas).load_checkpoint(*[inputs.range(3).iterator() for _ in range(iterators)])
 
 
 def empty(task):
