@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from spanwise.pipelines.input.ops.as_numpy import AsNumpy
 from spanwise.pipelines.input.ops.batch import Batch
 from spanwise.pipelines.input.ops.concatenate import Concatenate
 from spanwise.pipelines.input.ops.csv import Csv
-from spanwise.pipelines.input.ops.filter import Filter, check_condition, columns_of
+from spanwise.pipelines.input.ops.filter import Filter, columns_of
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.map import Chain, Map
 from spanwise.pipelines.input.ops.parquet import Parquet
@@ -162,10 +163,10 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
     if not isinstance(op, Filter) or op.expression is None:
         return None
     match op.input:
-        case Map(vectorized=True, input=below) as above if _is_bound(op, below) and _leaves_columns_of(op, above):
-            return replace(above, input=replace(op, input=below)), "the function is declared not to write its columns"
-        case Select(input=below) as above if _is_bound(op, below):
-            return replace(above, input=replace(op, input=below)), "the columns are there before they are selected"
+        case Map(vectorized=True, input=below) as above if _leaves_columns_of(op, above) and (moved := _on(below, op)):
+            return replace(above, input=moved), "the function is declared not to write its columns"
+        case Select(input=below) as above if moved := _on(below, op):
+            return replace(above, input=moved), "the columns are there before they are selected"
         case Repeat(input=below) as above if above.rounds != math.inf:  # one without end ends with an empty round
             return replace(above, input=replace(op, input=below)), "each round is filtered alike"
         case Prefetch(input=below) as above:
@@ -182,15 +183,13 @@ def _filter_pushdown(op: Op) -> Change | None:  # noqa: PLR0911  one line per ki
     return None
 
 
-def _is_bound(op: Filter, below: Op) -> bool:
-    """Whether the condition can be evaluated on the rows below."""
-    if op.expression is None or _names(below) is None:
-        return False
-    try:
-        check_condition(op.expression, below.spec.schema)  # type: ignore[attr-defined]  # rows with known columns
-    except DatasetError:
-        return False
-    return True
+def _on(below: Op, op: Filter) -> Filter | None:
+    """The filter on the rows below, if its condition can be evaluated on them."""
+    if _names(below) is None:
+        return None
+    with suppress(DatasetError):
+        return replace(op, input=below)
+    return None
 
 
 def _leaves_columns_of(op: Filter, above: Map) -> bool:
