@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -25,6 +26,39 @@ def unmasked(value: Any) -> Any:
     return value
 
 
+def exact_column(name: str, values: Sequence[Any], type_: Any) -> Any:
+    """The values as a column of the type.
+
+    Raises:
+        DatasetError: it would hold less than one of them, or another moment, or a tensor of another shape.
+        ArrowException, OverflowError, TypeError, ValueError: Arrow itself refuses a value.
+    """
+    import pyarrow as pa
+
+    if isinstance(type_, pa.FixedShapeTensorType):
+        stored = exact_column(name, [_flat(name, value, type_) for value in values], type_.storage_type)
+        return pa.ExtensionArray.from_storage(type_, stored)
+    made: Any = pa.array(values, type_)
+    refuse_cut(name, values, type_)
+    return made
+
+
+def _flat(name: str, value: Any, type_: Any) -> Any:
+    """A tensor as the list that is stored, in its order."""
+    import numpy as np
+
+    if value is None:
+        return None
+    axes = type_.permutation or range(len(type_.shape))
+    shape = tuple(type_.shape[axis] for axis in axes)
+    array = value if isinstance(value, np.ndarray) else np.array(value, object)
+    if array.shape == shape:
+        return array.transpose(np.argsort(axes)).ravel().tolist()
+    if array.shape == (math.prod(shape),):  # as it is stored
+        return array.tolist()
+    raise DatasetError(f"{name!r} holds tensors of the shape {shape}, not {array.shape}.")
+
+
 def refuse_cut(name: str, values: Sequence[Any], type_: Any) -> None:
     """Refuses values of which a column of the type would hold less, or another moment.
 
@@ -36,6 +70,8 @@ def refuse_cut(name: str, values: Sequence[Any], type_: Any) -> None:
     types = pa.types
     if types.is_dictionary(type_):
         refuse_cut(name, values, type_.value_type)
+    elif isinstance(type_, pa.BaseExtensionType):
+        refuse_cut(name, values, type_.storage_type)
     elif types.is_struct(type_):
         _refuse_cut_fields(name, [each for each in values if isinstance(each, Mapping)], type_)
     elif hasattr(type_, "value_field"):  # lists of all kinds

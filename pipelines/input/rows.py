@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spanwise.pipelines.input.element import Table, parts_of
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
@@ -39,6 +39,21 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
+
+
+def row_dicts(block: pa.RecordBatch) -> list[Any]:
+    """The rows of a block as dicts; tensors of Arrow's as lists of lists, as their axes say."""
+    import numpy as np
+    import pyarrow as pa
+
+    rows: list[Any] = block.to_pylist()
+    for name, type_ in zip(block.schema.names, block.schema.types, strict=True):
+        if isinstance(type_, pa.FixedShapeTensorType):
+            axes = type_.permutation or range(len(type_.shape))
+            for row in rows:
+                if (values := row[name]) is not None:
+                    row[name] = np.array(values, object).reshape(type_.shape).transpose(axes).tolist()
+    return rows
 
 
 def block_bytes(block: pa.RecordBatch | pa.Table) -> int:
@@ -155,7 +170,7 @@ class RowDicts(Stream):
         if self._at == len(self._dicts):
             self._dicts, self._at = [], 0
             self._before = self._rows.state()
-            self._dicts = self._rows.rest().to_pylist()
+            self._dicts = row_dicts(self._rows.rest())
         self._at += 1
         return self._dicts[self._at - 1]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Table
-from spanwise.pipelines.input.exact_columns import refuse_cut, unmasked
+from spanwise.pipelines.input.exact_columns import exact_column, unmasked
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream
 from spanwise.pipelines.input.rows import in_rows
 
@@ -92,9 +92,10 @@ class AsRowsStream(SingleInputStream):
                 raise DatasetError(f"as_rows: element {at} is not a dict with {', '.join(names)}: {element!r:.80}.")
         try:
             rows = [unmasked(element) for element in found]
-            made = pa.RecordBatch.from_pylist(rows, self._schema)
-            for field in self._schema:
-                refuse_cut(field.name, [row.get(field.name) for row in rows], field.type)
+            columns = [
+                exact_column(field.name, [row.get(field.name) for row in rows], field.type) for field in self._schema
+            ]
+            made = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         except (pa.ArrowException, DatasetError, OverflowError, TypeError, ValueError) as error:
             raise DatasetError(
                 f"as_rows: elements {self._at - len(found)} to {self._at - 1} do not fit the schema: "

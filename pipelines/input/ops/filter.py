@@ -12,7 +12,7 @@ from spanwise.pipelines.input.arrays import as_column
 from spanwise.pipelines.input.call import Format, block_error, check_format, element_caller, function_error, row_range
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
-from spanwise.pipelines.input.rows import empty_batch, in_rows
+from spanwise.pipelines.input.rows import empty_batch, in_rows, row_dicts
 from spanwise.pipelines.input.selection import (
     Condition,
     Conditions,
@@ -149,7 +149,7 @@ class BlockFilterStream(FilterStream):
         call = super()._predicate(op)
         if op.vectorized:
             return lambda block: as_column(call(block))
-        return lambda block: as_column([bool(call(row)) for row in block.to_pylist()])
+        return lambda block: as_column([bool(call(row)) for row in row_dicts(block)])
 
     def __next__(self) -> Element:
         for block in self._source:

@@ -26,7 +26,7 @@ from spanwise.pipelines.input.op import (
 )
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.tensors import Elements
-from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
+from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches, row_dicts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,7 +160,7 @@ class RowGroupsStream(GroupsStream):
 
     def _read(self) -> tuple[Element, Element]:
         row = self._rows.take(1)
-        return row, row.to_pylist()[0]
+        return row, row_dicts(row)[0]
 
     def _gathered(self, elements: list[Element]) -> Op:
         import pyarrow as pa

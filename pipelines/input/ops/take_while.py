@@ -10,7 +10,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.call import block_error, element_caller, function_error, row_range
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
 from spanwise.pipelines.input.ops.filter import check_condition
-from spanwise.pipelines.input.rows import in_rows
+from spanwise.pipelines.input.rows import in_rows, row_dicts
 from spanwise.pipelines.input.selection import evaluate
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RowTakeWhileStream(TakeWhileStream):
         import numpy as np
 
         if self._holds is not None:
-            rows = block.to_pylist()
+            rows = row_dicts(block)
             return next((at for at, row in enumerate(rows) if not self._holds(row)), len(rows))
         mask = evaluate(block, self._op.expression).fill_null(False)  # type: ignore[arg-type]  # one of the two
         missed = np.flatnonzero(~mask.to_numpy(zero_copy_only=False))

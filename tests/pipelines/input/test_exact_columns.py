@@ -139,3 +139,27 @@ def test_what_is_masked_is_missing():
 
     assert elements.to_arrow().to_pylist() == [{"x": [1, None]}]
     assert list(elements.as_rows(pa.schema([("x", pa.list_(pa.int8()))]))) == [{"x": [1, None]}]
+
+
+PICTURES = np.arange(12).reshape(2, 3, 2)
+
+
+@pytest.mark.parametrize("pictures", [PICTURES, PICTURES.transpose(0, 2, 1)], ids=["in order", "with other strides"])
+def test_a_tensor_has_its_axes_in_a_row_too(pictures):
+    """As in an array of the column, whatever the order in which its values are stored; and it becomes a column again."""
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(pictures)
+    rows = inputs.from_arrow(pa.table({"picture": column}))
+
+    assert [row["picture"] for row in rows] == rows.to_numpy()["picture"].tolist() == pictures.tolist()
+    assert list(rows.filter(lambda row: row["picture"][1][0] == pictures[1][1][0])) == list(rows.skip(1))
+    assert list(rows.take_while(lambda row: row["picture"][1][0] == pictures[0][1][0])) == list(rows.take(1))
+    assert rows.map(lambda row: row).as_rows(rows.spec.schema).to_arrow()["picture"].combine_chunks() == column
+
+
+@pytest.mark.parametrize("picture", [PICTURES[0].T, PICTURES[0] + 0.5, PICTURES[0].reshape(1, 6)], ids=repr)
+def test_a_tensor_of_another_shape_or_type_is_refused(picture):
+    """Arrow makes whole numbers of fractions in it."""
+    schema = pa.schema([("picture", pa.fixed_shape_tensor(pa.int64(), (3, 2)))])
+
+    with pytest.raises(DatasetError, match=r"holds tensors of the shape|does not hold"):
+        list(inputs.from_elements([{"picture": picture}]).as_rows(schema))
