@@ -35,6 +35,7 @@ class CallerTeam:
         self._permits = permits or contextlib.nullcontext()  # held during each call
         self.watch: Callable[[int, int], None] | None = None  #: receives the start and the end of each call, in ns
         self._function = function
+        self._check = getattr(function, "check", None)  # of a result among those of all processes
         self._size = size
         self._workers = workers
         self._name = name
@@ -110,7 +111,10 @@ class CallerTeam:
 
     def _result(self, slot: AheadSlot, process: Process | None) -> Element:
         if process is not None:
-            return process(slot.element, slot.at)
+            result = process(slot.element, slot.at)
+            if self._check is not None:
+                self._check(result, slot.at)
+            return result
         return self._function(slot.element, slot.at)
 
     def _process(self, slot: AheadSlot, process: Process | None) -> Process | None:

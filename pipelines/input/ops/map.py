@@ -151,6 +151,13 @@ class BlockCall:
         except Exception as error:
             raise block_error("map", self.function, row_range(position, block), error) from error
 
+    def check(self, made: pa.RecordBatch, position: int) -> None:
+        """Refuses the result of a call in another process, which knows the types of its own results alone."""
+        try:
+            self._check_types(made.schema)
+        except DatasetError as error:
+            raise block_error("map", self.function, row_range(position, made), error) from error
+
     def _check_types(self, schema: pa.Schema) -> None:
         """Refuses a type that a column did not have in the blocks before: how rows are cut must change nothing."""
         if not self._seen:
@@ -188,6 +195,11 @@ class Chain:
         for call in self.calls:
             element = call(element, position)
         return element
+
+    def check(self, made: Element, position: int) -> None:
+        last = self.calls[-1]
+        if isinstance(last, BlockCall):
+            last.check(made, position)
 
 
 class Calling(Protocol):

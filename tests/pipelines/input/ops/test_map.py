@@ -198,6 +198,19 @@ def test_a_type_that_differs_between_blocks_is_refused(options):
     assert declared.options(block_rows=5).to_arrow()["x"].to_pylist() == [0, 1, 2, 3, 4, 2.5, 3, 3.5, 4, 4.5]
 
 
+def test_a_type_that_differs_between_processes_is_refused():
+    """Of two blocks, each process has one."""
+    rows = inputs.from_arrow(pa.table({"x": range(10)})).options(block_rows=5)
+
+    def uneven(columns):
+        return {"x": columns["x"] if columns["x"][0] == 0 else columns["x"] / 2}
+
+    halves = rows.map(uneven, vectorized=True, num_parallel=2, workers="processes").batch(5)
+
+    with pytest.raises(FunctionFailed, match=r"column 'x' as .* for other rows, and as .* Declare the types"):
+        list(halves)
+
+
 @pytest.mark.parametrize(
     "join", [np.column_stack, np.stack, np.hstack, np.concatenate, lambda both: np.where(True, *both)]
 )
