@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spanwise.pipelines.input.element import Table, parts_of
+from spanwise.orchestrator.errors import DatasetError
+from spanwise.pipelines.input.element import BatchSpec, ElementSpec, Table, parts_of
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 
 if TYPE_CHECKING:
@@ -73,6 +74,42 @@ def weigh(element: Element) -> float:
     if taken is not None:
         return sum(map(weigh, taken[1]))
     return float(getattr(element, "nbytes", 0) or sys.getsizeof(element))
+
+
+class BlockTypes:
+    """The types of the columns that a function returns: how rows are cut into blocks must change nothing."""
+
+    def __init__(self, who: str = "") -> None:
+        self._who = who
+        self._first: pa.Schema | None = None
+
+    @classmethod
+    def of_stream(cls, who: str, spec: ElementSpec) -> BlockTypes | None:
+        """For blocks, or batches, that come of several passes of one function; None if it has declared them."""
+        is_open = isinstance(spec, Table | BatchSpec) and spec.schema is None
+        return cls(f"{who}: a function before it ") if is_open else None
+
+    def check(self, block: pa.RecordBatch) -> None:
+        """Refuses a block with another type or column than the first one.
+
+        Raises:
+            DatasetError: says which.
+        """
+        first = self._first = self._first or block.schema
+        if block.schema.equals(first):
+            return
+        for column in block.schema:
+            if column.name not in first.names:
+                break
+            if (type_ := first.field(column.name).type) != column.type:
+                raise DatasetError(
+                    f"{self._who}returned column {column.name!r} as {type_} for other rows, and as {column.type} for "
+                    f"these. Declare the types, to which the columns are then converted: map(…, spec=pa.schema(…))."
+                )
+        if block.schema.names != first.names:
+            raise DatasetError(
+                f"{self._who}returned the columns {first.names} for other rows, and {block.schema.names} for these."
+            )
 
 
 class RowCursor:

@@ -31,7 +31,7 @@ from spanwise.pipelines.input.op import (
     check_callable,
     check_whole,
 )
-from spanwise.pipelines.input.rows import in_rows, open_elements
+from spanwise.pipelines.input.rows import BlockTypes, in_rows, open_elements
 from spanwise.pipelines.input.tuning.machine import available_cores
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class BlockCall:
     reads: tuple[str, ...] | None
     writes: tuple[str, ...] | None
     schema: pa.Schema | None
-    _seen: list[pa.Schema] = field(default_factory=list, repr=False, compare=False)  # that of the first block
+    _types: BlockTypes = field(default_factory=BlockTypes, repr=False, compare=False)
 
     @cached_property
     def _arrow(self) -> bool:
@@ -146,7 +146,7 @@ class BlockCall:
                     f"to leave rows out use filter, to add rows use flat_map."
                 )
             made = made if self.writes is None else self._written(block, made, self.writes)
-            self._check_types(made.schema)
+            self._types.check(made)
             return made  # noqa: TRY300
         except Exception as error:
             raise block_error("map", self.function, row_range(position, block), error) from error
@@ -154,27 +154,9 @@ class BlockCall:
     def check(self, made: pa.RecordBatch, position: int) -> None:
         """Refuses the result of a call in another process, which knows the types of its own results alone."""
         try:
-            self._check_types(made.schema)
+            self._types.check(made)
         except DatasetError as error:
             raise block_error("map", self.function, row_range(position, made), error) from error
-
-    def _check_types(self, schema: pa.Schema) -> None:
-        """Refuses a type that a column did not have in the blocks before: how rows are cut must change nothing."""
-        if not self._seen:
-            self._seen.append(schema)
-        before = self._seen[0]
-        if schema.equals(before):
-            return
-        for column in schema:
-            if column.name not in before.names:
-                break
-            if (type_ := before.field(column.name).type) != column.type:
-                raise DatasetError(
-                    f"returned column {column.name!r} as {type_} for other rows, and as {column.type} for these. "
-                    f"Declare the types, to which the columns are then converted: map(…, spec=pa.schema(…))."
-                )
-        if schema.names != before.names:
-            raise DatasetError(f"returned the columns {before.names} for other rows, and {schema.names} for these.")
 
     def _written(self, block: pa.RecordBatch, made: pa.RecordBatch, writes: tuple[str, ...]) -> pa.RecordBatch:
         if set(made.schema.names) != set(writes):

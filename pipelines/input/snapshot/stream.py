@@ -8,6 +8,7 @@ from typing import Final
 from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound, StateMismatch
 from spanwise.orchestrator.fingerprint import digest, versions
 from spanwise.pipelines.input.op import Opening, State, Stream, assign_seeds, list_ops, mix_seed
+from spanwise.pipelines.input.rows import BlockTypes
 from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
 from spanwise.pipelines.input.snapshot.encoding import Piece, encoding_of
 from spanwise.pipelines.input.snapshot.folder import FolderContent, ReusableChunks, SnapshotFolder, new_run_id
@@ -38,6 +39,7 @@ class SnapshotStream(Stream):
         self._folder: SnapshotFolder | None = None
         self._run: Metadata | None = None
         self._encoding = encoding_of(op.input.spec)
+        self._types = BlockTypes.of_stream("snapshot", op.input.spec)
         self._inputs = InputOpener(op.input, opening)
         self.use = SnapshotUse(path=op.path)
         if opening.report is not None:
@@ -47,12 +49,15 @@ class SnapshotStream(Stream):
         if self._inner is None:
             self._inner = self._begin()
         try:
-            return next(self._inner)
+            piece = next(self._inner)
         except SnapshotDamaged as error:
             if not self.use.hit:  # another snapshot, further up in the graph, is damaged
                 raise
             self._inner = self._after_damage(self._inner, error)
-        return next(self)
+            return next(self)
+        if self._types is not None:  # a pass that was cut short may have written others
+            self._types.check(piece)
+        return piece
 
     # The decision.
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spanwise.orchestrator.errors import DatasetError, SnapshotDamaged
+from spanwise.orchestrator.errors import BlockFailed, DatasetError, SnapshotDamaged
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.snapshot import attempt, split_writer
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
@@ -151,6 +151,22 @@ def test_finished_chunks_of_a_writer_that_stopped_are_taken_up(tmp_path):
     assert use.elements_read + use.elements_passed == ROWS
     assert use.elements_read > 0
     assert use.elements_written == use.elements_passed
+
+
+def test_a_type_that_differs_from_that_of_an_earlier_pass_is_refused(tmp_path):
+    """A pass that continues does not see the blocks that the one before it has written."""
+    uneven = inputs.from_arrow(table()).options(block_rows=500).map(halved_from_the_middle, vectorized=True)
+    kept = uneven.snapshot(tmp_path)
+
+    for _ in range(3):
+        with pytest.raises(
+            (DatasetError, BlockFailed), match=r"column 'trip' as int64 for other rows, and as double .* Declare"
+        ):
+            list(kept)
+
+
+def halved_from_the_middle(columns):
+    return {"trip": columns["trip"] if columns["trip"][0] < ROWS / 2 else columns["trip"] / 2}
 
 
 def test_a_damaged_chunk_of_a_writer_that_stopped_is_made_anew(tmp_path):

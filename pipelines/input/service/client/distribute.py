@@ -11,6 +11,7 @@ from spanwise.pipelines.input.commits import KEY, PassCommits
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.flow import AnyFlow, extend
 from spanwise.pipelines.input.op import CommitRegistry, Count, Element, Op, Opening, State, Stream, list_ops
+from spanwise.pipelines.input.rows import BlockTypes
 from spanwise.pipelines.input.service.client.coordinated import CoordinatedReader
 from spanwise.pipelines.input.service.client.feed import Compression
 from spanwise.pipelines.input.service.client.job import JobSettings
@@ -127,6 +128,7 @@ class DistributeStream(Stream):
         self._op = op
         self._epoch = epoch
         self._reader: JobReader | None = None
+        self._types = BlockTypes.of_stream("distribute", op.result)
         self._closed = False
 
     def __next__(self) -> Element:
@@ -134,7 +136,7 @@ class DistributeStream(Stream):
             raise StopIteration
         if self._reader is None:
             self._reader = self._open_reader()
-        return self._reader.next()
+        return _checked(self._reader.next(), self._types)
 
     def _open_reader(self) -> JobReader:
         if self._op.num_consumers:
@@ -166,6 +168,7 @@ class LeasedStream(Stream):
         self._name = ""  # in the pass, once it has begun
         self._place: Place | None = None  # where it continues
         self._reader: LeaseReader | None = None
+        self._types = BlockTypes.of_stream("distribute", op.result)
         self._closed = False
         self.is_over = False
 
@@ -177,10 +180,11 @@ class LeasedStream(Stream):
             self._reader = LeaseReader(self._op, self._epoch, self._commits.stored(self._name), self._place)
             self._commits.register(self._name, self)
         try:
-            return self._reader.next()
+            element = self._reader.next()
         except StopIteration:
             self.is_over = True
             raise
+        return _checked(element, self._types)
 
     def state(self) -> State:
         self._begin()
@@ -218,6 +222,13 @@ class LeasedStream(Stream):
     def leave(self) -> None:
         if self._reader is not None:
             self._reader.close()
+
+
+def _checked(element: Element, types: BlockTypes | None) -> Element:
+    """An element of a type that a function returned in other passes too: of other workers, of other splits."""
+    if types is not None:
+        types.check(element)
+    return element
 
 
 def _list_counted(op: Op, mode: ShardingPolicy) -> list[Op]:

@@ -3,9 +3,10 @@
 import random
 import time
 
+import pyarrow as pa
 import pytest
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import BlockFailed, DatasetError
 from spanwise.pipelines import input as inputs
 from tests.pipelines.input.service.servers import listed
 
@@ -51,6 +52,26 @@ def test_leased_splits_of_nested_datasets_are_in_order(service):
     found = list(UNORDERED["nested"].distribute(service.target, "exactly_once"))
 
     assert found == list(range(COUNT))
+
+
+def uneven_types(columns):
+    return {"n": columns["n"] if columns["n"][0] < 8_192 else columns["n"] / 2}
+
+
+@pytest.mark.parametrize("size", [None, 100])
+@pytest.mark.parametrize("mode", ["exactly_once", "dynamic"])
+def test_a_type_that_differs_between_splits_is_refused(service, mode, size):
+    """Each is a pass of its own, at whichever worker; rows and batches alike."""
+    rows = inputs.from_arrow(pa.table({"n": range(20_000)})).options(block_rows=1_000)
+    rows = rows.map(uneven_types, vectorized=True)
+    dataset = (
+        rows.distribute(service.target, mode) if size is None else rows.batch(size).distribute(service.target, mode)
+    )
+
+    with pytest.raises(
+        (DatasetError, BlockFailed), match=r"column 'n' as .* for other rows, and as .* Declare the types"
+    ):
+        list(dataset)
 
 
 @pytest.mark.parametrize("mode", ["data", "file_or_data", "hint"])
