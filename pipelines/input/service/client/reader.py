@@ -28,6 +28,7 @@ from spanwise.pipelines.input.service.wire.connection import (
     ServiceConnection,
     UnknownTask,
     Unreachable,
+    error_of,
     refusing_malformed,
     this_process,
 )
@@ -93,6 +94,7 @@ class JobReader(ABC):
         self._joined = False
         self._sources: dict[str, threading.Event] = {}  # by task or worker address; set when it is over
         self._losses = TaskLosses()
+        self._failed = set[int]()  # tasks whose failure it has got
         self._last_word = ""  # of the last worker that has ended
         self._given = Counter[int]()  # elements, by task
         self._waited_s = 0.0
@@ -331,6 +333,8 @@ class JobReader(ABC):
                 return False
             with self._changed:
                 self._given[task] += sum(map(self._count, delivery.items))
+                if delivery.ended and delivery.error is not None:
+                    self._failed.add(task)
                 self._losses.receive(task, size_bytes)
             if delivery.ended:
                 return True
@@ -419,6 +423,9 @@ class TaskReader(QueueReader):
         self._follow({str(task): address for task, address in view.tasks})
         with self._changed:
             self._finished = view.finished and {task for task, _ in view.tasks} <= self._ended
+            if self._finished:  # a worker may have ended before this consumer got its error
+                failures = [each for each in view.failures if each.task not in self._failed]
+                self._queue.extend((error_of(each.error, each.text), 0) for each in failures)
             self._changed.notify_all()
         if view.finished and not self._finished:
             self._closed.wait(0.005)

@@ -163,7 +163,9 @@ class DispatchServer(Serving):
         def decide(state: ServiceState) -> list[Record]:
             self._activity.workers_seen[request.worker] = time.monotonic()
             finished = [each for each in request.finished if each in state.tasks and not state.tasks[each].finished]
-            return [*decisions.arrive(state, worker), *(FinishTask(task=each) for each in finished)]
+            failed = {each.task: each for each in request.failed}
+            ends = [FinishTask(task=each, failure=failed.get(each)) for each in finished]
+            return [*decisions.arrive(state, worker), *ends]
 
         self._keeper.change(decide)
         known = set(request.tasks)

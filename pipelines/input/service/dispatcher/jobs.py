@@ -137,6 +137,7 @@ class JobHandler:
             tasks=tuple((each, addresses[worker]) for each, worker in tasks if worker in addresses),
             workers=tuple(addresses.values()) if job.create.mode.is_leased else (),
             finished=not job.create.consumers and decisions.is_finished(state, job.create.job, readable),
+            failures=tuple(job.failures) if readable is None else (),  # of others it reads nothing
             poisoned=decisions.poisoned_split(job),
         )
         if request.rounds is None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.state import SaveRecord
-from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan, TaskFailure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,7 @@ class PlanRounds:
 @dataclass(frozen=True, kw_only=True)
 class FinishTask:
     task: int
+    failure: TaskFailure | None = None  #: the error that has ended its pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,7 @@ class JobProgress:
     forfeited: tuple[tuple[int, tuple[str, ...]], ...] = ()
     kept: bool = False
     lost: tuple[LostTask, ...] = ()
+    failures: tuple[TaskFailure, ...] = ()
     ever_finished: bool
     shards_done: tuple[int, ...]
 

@@ -32,7 +32,7 @@ from spanwise.pipelines.input.service.dispatcher.records import (
     StoreGraph,
 )
 from spanwise.pipelines.input.service.saves.state import RunningSaves
-from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, RoundPlan, TaskFailure
 
 MAX_LOST: Final = 3
 """How many tasks that were lost in a row are remembered of a job; with as many, it may be a split that ends workers."""
@@ -70,6 +70,7 @@ class JobState:
     clients: set[int] = field(default_factory=set)
     tasks: set[int] = field(default_factory=set)
     shards_done: set[int] = field(default_factory=set)
+    failures: list[TaskFailure] = field(default_factory=list)  #: that have ended passes, also of workers that are gone
     ever_finished: bool = False  #: whether one of its tasks has finished
     sources: list[SourceProgress] = field(default_factory=list)
     cursor: int = 0  #: splits below were leased at least once
@@ -151,8 +152,8 @@ class ServiceState:
                 self.jobs[job].tasks.add(number)
             case PlanRounds(job=number, plan=plan):
                 self.jobs[number].plans.append(plan)
-            case FinishTask(task=number):
-                self._finish(number)
+            case FinishTask():
+                self._finish(record)
             case KeepJob(job=number):
                 self.jobs[number].kept = True
             case JobProgress():
@@ -220,10 +221,13 @@ class ServiceState:
             if holder:
                 job.forfeited.setdefault(split, set()).add(holder)
 
-    def _finish(self, number: int) -> None:
-        task = self.tasks[number]
+    def _finish(self, record: FinishTask) -> None:
+        task = self.tasks[record.task]
         task.finished = True
         job = self.jobs[task.job]
+        known = {(each.error, each.text) for each in job.failures}
+        if record.failure is not None and (record.failure.error, record.failure.text) not in known:
+            job.failures.append(record.failure)
         job.ever_finished = True
         worker = self.workers.get(task.worker)
         if worker is not None and worker.shard is not None:
@@ -243,7 +247,7 @@ class ServiceState:
         job.sources = [SourceProgress(below, dict(taken)) for below, taken in record.sources]
         job.cursor, job.returned, job.leased = record.cursor, list(record.returned), dict(record.leased)
         job.progress, job.kept = dict(record.progress), record.kept
-        job.lost = list(record.lost)
+        job.lost, job.failures = list(record.lost), list(record.failures)
         job.forfeited = {split: set(holders) for split, holders in record.forfeited}
         job.ever_finished, job.shards_done = record.ever_finished, set(record.shards_done)
 
@@ -280,6 +284,7 @@ def records_of(state: ServiceState) -> Iterator[Record]:
             forfeited=tuple((split, tuple(sorted(each))) for split, each in job.forfeited.items() if each),
             kept=job.kept,
             lost=tuple(job.lost),
+            failures=tuple(job.failures),
             ever_finished=job.ever_finished,
             shards_done=tuple(job.shards_done),
         )

@@ -127,6 +127,14 @@ class Assignments(ServiceMessage):
     over: tuple[int, ...] = ()  #: of the drained tasks, those that no consumer can ask for
 
 
+class TaskFailure(ServiceMessage):
+    """The error that has ended the pass of a task."""
+
+    task: Number
+    error: Name  #: its class
+    text: Text
+
+
 class Heartbeat(Request[Assignments]):
     """The first one registers the worker."""
 
@@ -139,6 +147,7 @@ class Heartbeat(Request[Assignments]):
     tasks: Tasks = ()  #: that it runs
     drained: Tasks = ()  #: that it has finished, and still answers
     finished: Tasks = ()  #: since the last heartbeat
+    failed: Annotated[tuple[TaskFailure, ...], Field(max_length=100_000)] = ()  #: of these, by an error
     awaited: Tasks = ()  #: clients of drained tasks, which have not said that their last answer has arrived
     wait_s: Annotated[float, Field(ge=0, le=10)]  #: how long the answer may wait for a change
     load: WorkerLoad = WorkerLoad()
@@ -230,6 +239,7 @@ class JobView(ServiceMessage):
     tasks: tuple[tuple[int, str], ...]  #: each with its worker's address
     workers: tuple[str, ...] = ()  #: addresses, if the consumer leases splits
     finished: bool
+    failures: tuple[TaskFailure, ...] = ()  #: that have ended passes: something is missing
     plans: tuple[RoundPlan, ...] = ()  #: of a coordinated read: those that the consumer does not know
     agreed: int = 0  #: all consumers hold the rounds below
     gone: int | None = None  #: a consumer that has left

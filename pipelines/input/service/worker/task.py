@@ -53,6 +53,7 @@ class WorkerTask:
         self._changed = threading.Condition(lock)  # wakes consumers
         self._room = threading.Condition(lock)  # wakes the pass
         self._ended = False
+        self.failure: SpanwiseError | None = None  #: that has ended the pass
         self._stopped = False
         self._delivered = False
         self._replies: dict[int, tuple[WorkerReply, float]] = {}  # the last one to each client, and when it was sent
@@ -149,7 +150,7 @@ class WorkerTask:
     def _end(self, error: SpanwiseError | None) -> None:
         with self._changed:
             self._buffer.end(error)
-            self._ended = True
+            self.failure, self._ended = error, True
             self._changed.notify_all()
 
     def _begin(self) -> TaskPass:

@@ -26,6 +26,7 @@ from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
     UnknownTask,
     Unreachable,
+    kind_of,
     refusing_malformed,
     this_process,
 )
@@ -39,6 +40,7 @@ from spanwise.pipelines.input.service.wire.requests import (
     Heartbeat,
     StartSave,
     TaskAssignment,
+    TaskFailure,
     WorkerLoad,
 )
 from spanwise.pipelines.input.service.wire.server import FlightServer, Serving, WaitingPlaces
@@ -133,13 +135,20 @@ class WorkerServer(Serving):
             drained = [number for number, task in self._tasks.items() if task.is_delivered]
             running = [number for number in self._tasks if number not in drained]
             awaited = {client for task in self._tasks.values() for client in task.awaited}
+            finished = [number for number in drained if number not in self._finished]
+            ends = [(number, self._tasks[number].failure) for number in finished]
         request = Heartbeat(
             worker=self._id,
             address=self.address,
             process=this_process(),
             tasks=tuple(running),
             drained=tuple(drained),
-            finished=tuple(number for number in drained if number not in self._finished),
+            finished=tuple(finished),
+            failed=tuple(
+                TaskFailure(task=number, error=kind_of(error), text=str(error)[:10_000])
+                for number, error in ends
+                if error is not None
+            ),
             awaited=tuple(awaited),
             wait_s=wait_s,
             load=self._load(),

@@ -386,6 +386,37 @@ def test_a_pass_that_fails_is_an_error_for_each_consumer_of_its_job(mode, tmp_pa
         assert [type(each.exception(SOON_S)) for each in reading] == [UnreadableInput] * 2
 
 
+def test_a_consumer_hears_of_a_pass_that_failed_from_a_worker_that_is_gone(monkeypatch, tmp_path):
+    """It was busy when the others heard of it, and took what it had for all there was; once, and also after a restart."""
+    for name in ("BUFFER_BYTES", "REPLY_BYTES"):
+        monkeypatch.setattr(f"spanwise.pipelines.input.service.client.reader.{name}", 1)
+    ALL_HAVE_JOINED.clear()
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    lines = inputs.range(20).map(when_all_have_joined).concatenate(inputs.from_text(tmp_path / "bad.txt"))
+    with (
+        listed(1, work_dir=str(tmp_path / "journal"), fault_tolerant_mode=True) as service,
+        ThreadPoolExecutor() as consumers,
+    ):
+        busy, other = (lines.distribute(service.target, "data", "j").iterator() for _ in range(2))
+        with busy, other:
+            first = [consumers.submit(next, each) for each in (busy, other)]
+            eventually(lambda: [job.consumers for job in jobs(service)] == [2])
+            ALL_HAVE_JOINED.set()
+            found = [each.result(SOON_S) for each in first]
+            with pytest.raises(UnreadableInput):
+                found.extend(other)
+            eventually(lambda: jobs(service)[0].tasks_finished == 1)
+            service.restart_worker(0)
+            service.restart_dispatcher()
+            eventually(lambda: not jobs(service)[0].tasks_finished)
+            with pytest.raises(UnreadableInput):
+                found.extend(iter(lambda: consumers.submit(next, busy).result(SOON_S), None))
+            rest = [consumers.submit(list, each).result(SOON_S) for each in (busy, other)]
+
+    assert sorted(found) == sorted(set(found))
+    assert rest == [[], []]
+
+
 def test_a_consumer_that_was_busy_while_others_read_the_rest_comes_to_the_end(monkeypatch):
     """However long: a worker knows a task until its job is over, not for half a minute."""
     monkeypatch.setattr("spanwise.pipelines.input.service.worker.worker._IDLE_S", 0.0)

@@ -12,7 +12,7 @@ from spanwise.pipelines.input.service.dispatcher.records import CreateJob, Regis
 from spanwise.pipelines.input.service.dispatcher.state import ServiceState, records_of
 from spanwise.pipelines.input.service.policy import ShardingPolicy, policy_of
 from spanwise.pipelines.input.service.wire.connection import JobGone
-from spanwise.pipelines.input.service.wire.requests import RegisterDataset, ResumedLeases
+from spanwise.pipelines.input.service.wire.requests import RegisterDataset, ResumedLeases, TaskFailure
 
 
 def dataset(name="d", splits=(10,), **more):
@@ -158,7 +158,9 @@ def test_the_shortest_journal_leads_to_the_same_state(steps, mode):
             held = [split for split, _ in leasing.held_by(state, client)]
             state.apply(leasing.lease(state, client, held[:choice], choice, [(split, number) for split in held]))
         elif step == "finish" and tasks:
-            state.apply(records.FinishTask(task=tasks[choice % len(tasks)]))
+            task = tasks[choice % len(tasks)]
+            failure = TaskFailure(task=task, error="ServiceError", text=f"{choice}") if choice % 2 else None
+            state.apply(records.FinishTask(task=task, failure=failure))
 
     again = ServiceState(records_of(state))
 
