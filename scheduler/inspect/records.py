@@ -19,7 +19,7 @@ from spanwise.orchestrator.component import Channel, Component, Node, Resolver, 
 from spanwise.orchestrator.errors import DamagedArtifact
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.placement import Placement
-from spanwise.orchestrator.run import Execution, Run, format_source
+from spanwise.orchestrator.run import Execution, Run, State, format_source
 from spanwise.orchestrator.signature import format_annotation
 from spanwise.scheduler.formatting import (
     Document,
@@ -191,8 +191,14 @@ def format_execution(
             lines += [f"              {page}" for page in find_pages(artifact)]
     if record.error:
         lines += [f"  {text}" for text in strip_control(record.error).splitlines()]
-        lines.append(f"  log         {record.log}")
+        lines += [f"  log         {record.log}"] if has_log(record) else []
     return "\n".join(lines)
+
+
+def has_log(record: Execution) -> bool:
+    """Whether its code was started, or may have been, so that it has printed something."""
+    begun = record.work_started is not None or record.state is State.RUNNING
+    return bool(record.log) and (begun or Path(record.log).is_file())
 
 
 def is_page(name: str) -> bool:

@@ -169,6 +169,7 @@ class NodeView:
     state: str
     execution: Execution | None = None
     placement: Placement | None = None  #: where an engine has executed it
+    logged: bool = False  #: its code was started, so that it has a log
     attempts: int = 0
     took_s: float | None = None
     waited_s: float | None = None  #: from when all that it read was there
@@ -240,6 +241,7 @@ def _node(run: Run, name: str, execution: Execution | None, attempts: int) -> No
         name=name,
         state="chosen" if execution.chosen else state_of(execution),
         execution=execution,
+        logged=records.has_log(execution),
         attempts=attempts,
         took_s=took_s(execution),
         publish_s=_publish_s(execution),

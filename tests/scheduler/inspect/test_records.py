@@ -53,6 +53,16 @@ def test_a_run_is_shown_with_spans_versions_and_reasons() -> None:
     assert "examples: 2013-01-05 v2 (flights/ExampleGen/examples/15710/2)" in text
 
 
+@pytest.mark.parametrize(("began", "named"), [(NOON, True), (None, False)])
+def test_the_log_of_a_failed_node_is_named_where_its_code_was_started(began, named) -> None:
+    """A resolver, and a node whose input was not there, have printed nothing."""
+    failed = Execution(
+        pipeline="p", run=1, node="a", state=State.FAILED, error="no input", log="/l.log", work_started=began
+    )
+
+    assert ("log" in records.format_execution(failed, Calendar.DAY, now=NOON)) == named
+
+
 def test_a_document_has_spans_as_number_and_label() -> None:
     """A program needs no calendar of its own."""
     document = records.run_document(filled().run("flights", 1))
