@@ -1,4 +1,4 @@
-"""Server checks: what the tool of a database server says about the tables of the metadata. It connects as we do."""
+"""Database servers: what their own tools say about the tables of the metadata, and the command that dumps them."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ def format_check_command(server: DatabaseServer) -> str:
     return shlex.join([_programs(server)[0], "--password", *asking])
 
 
+def format_dump_command(server: DatabaseServer) -> str:
+    """The command that writes its database into `metadata.sql`; it asks for the password, where there is one."""
+    program = ["mysqldump"] if server.kind == "mysql" else ["pg_dump"]
+    asking = ["--password"] if server.password else []
+    whole = ["--single-transaction"] if server.kind == "mysql" else []  # pg_dump always is
+    environment = [f"{name}={value}" for name, value in _environment(server).items()]
+    words = [*(["env", *environment] if environment else []), *program, *asking, *whole, *_connection(server)]
+    return f"{shlex.join([*words, server.database])} > metadata.sql"
+
+
 def _environment(server: DatabaseServer) -> dict[str, str]:
     """The options of the connection, as PostgreSQL's programs read them."""
     return {f"PG{name.upper()}": value for name, value in server.options.items()} if server.kind == "postgresql" else {}
@@ -68,12 +78,16 @@ def _programs(server: DatabaseServer) -> tuple[str, ...]:
     return ("mysqlcheck", "mariadb-check") if server.kind == "mysql" else ("pg_amcheck",)
 
 
-def _arguments(server: DatabaseServer) -> list[str]:
+def _connection(server: DatabaseServer) -> list[str]:
     where = [f"--host={server.host}", f"--port={server.port}"]
     user = f"--user={server.user}" if server.kind == "mysql" else f"--username={server.user}"
     where += [user] if server.user else []
     if server.kind == "mysql":
         names = {"ssl_ca": "ssl-ca", "ssl_cert": "ssl-cert", "ssl_key": "ssl-key"}
         where += [f"--{names[name]}={value}" for name, value in server.options.items() if name in names]
+    return where
+
+
+def _arguments(server: DatabaseServer) -> list[str]:
     quiet = ["--check", "--silent"] if server.kind == "mysql" else ["--no-password"]
-    return [*where, *quiet, server.database]
+    return [*_connection(server), *quiet, server.database]

@@ -24,6 +24,7 @@ from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, pars
 from spanwise.orchestrator.storage.url import refuse_url
 from spanwise.scheduler.inspect.artifact_check import Checked, DamageReport, check_artifacts
 from spanwise.scheduler.inspect.database_file import copy_database, find_database_damage
+from spanwise.scheduler.inspect.database_server import format_dump_command
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.storage.disk_inventory import ASIDE
 
@@ -132,10 +133,9 @@ def _check(settings: Settings, where: SqliteFile | DatabaseServer, destination: 
     refuse_url("the backup's folder", destination, fix=_COPY)
     _refuse_url(settings, where)
     if isinstance(where, DatabaseServer) and not files_only:
-        dump = {"mysql": "mysqldump --single-transaction", "postgresql": "pg_dump"}[where.kind]
         raise SettingsError(
             f"The metadata is {where}, which its own tools dump. Dump it first, then copy the files:\n"
-            f"  {dump} {where.database} > metadata.sql\n"
+            f"  {format_dump_command(where)}\n"
             f"  spanwise backup {shlex.quote(str(destination))} --files-only"
         )
     if not settings.root.is_dir() or (isinstance(where, SqliteFile) and not where.path.exists()):
@@ -153,8 +153,7 @@ def _refuse_url(settings: Settings, where: SqliteFile | DatabaseServer) -> None:
     if isinstance(where, SqliteFile):
         dump = f"sqlite3 {shlex.quote(str(where.path))} '.backup metadata.db'"
     else:
-        dump = {"mysql": "mysqldump --single-transaction", "postgresql": "pg_dump"}[where.kind]
-        dump = f"{dump} {where.database} > metadata.sql"
+        dump = format_dump_command(where)
     raise SettingsError(
         f"The root is {settings.url}, which its storage protects: switch on versions or replication of the bucket. "
         f"To be restored, it needs the metadata as they were then or later. Copy those:\n  {dump}"

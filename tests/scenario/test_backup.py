@@ -189,7 +189,7 @@ def test_the_metadata_of_a_server_are_dumped_by_its_own_tools(tmp_path, project)
 
     said = call(project, "backup", str(tmp_path / "backup"), code=2)
 
-    assert "pg_dump meta > metadata.sql" in said
+    assert "pg_dump --password --host=db.example --port=5432 --username=user meta > metadata.sql" in said
     assert f"spanwise backup {tmp_path / 'backup'} --files-only" in said
     assert "secret" not in said
 

@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from spanwise.orchestrator.mlmd.location import parse_location
-from spanwise.scheduler.inspect.database_server import check_server, format_check_command
+from spanwise.scheduler.inspect.database_server import check_server, format_check_command, format_dump_command
 
 MYSQL = parse_location("mysql://ann:secret@db.example:3307/spanwise")
 POSTGRESQL = parse_location("postgresql://ann:secret@db.example/spanwise")
@@ -58,3 +58,22 @@ def test_the_password_is_no_argument(tool):
     assert format_check_command(POSTGRESQL) == (
         "pg_amcheck --password --host=db.example --port=5432 --username=ann spanwise"
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "command"),
+    [
+        (
+            "postgresql://ann:secret@db.example:5433/my%20meta?sslmode=require",
+            "env PGSSLMODE=require pg_dump --password --host=db.example --port=5433 --username=ann 'my meta'",
+        ),
+        (
+            "mysql://ann:secret@db.example/meta?ssl_ca=/ca.pem",
+            "mysqldump --password --single-transaction --host=db.example --port=3306 --user=ann --ssl-ca=/ca.pem meta",
+        ),
+        ("postgresql://db.example/meta", "pg_dump --host=db.example --port=5432 meta"),
+    ],
+)
+def test_a_dump_is_of_the_database_on_its_server(url, command):
+    """Without the server, another database of this name would be dumped, of this host. It asks for the password."""
+    assert format_dump_command(parse_location(url)) == f"{command} > metadata.sql"
