@@ -104,6 +104,9 @@ def parse_location(url: str) -> Location:
         SettingsError: it is not the URL of a supported database.
     """
     if "://" not in url:
+        scheme = url.partition(":")[0].lower()
+        if ":" in url and scheme in (*_PORTS, "postgres", "sqlite"):
+            raise SettingsError(f"The metadata's URL needs :// after {scheme!r}. {_FORMS}")  # it may hold a password
         return _file(url)
     try:
         parts = urlsplit(url)

@@ -8,10 +8,10 @@ import pwd
 import pytest
 from ml_metadata import errors
 
-from spanwise.orchestrator.errors import StoreUnavailable
+from spanwise.orchestrator.errors import SettingsError, StoreUnavailable
 from spanwise.orchestrator.mlmd import location
 from spanwise.orchestrator.mlmd.failures import translate_error
-from spanwise.orchestrator.mlmd.location import SqliteFile, describe_read_only
+from spanwise.orchestrator.mlmd.location import SqliteFile, describe_read_only, parse_location
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -65,3 +65,20 @@ def test_a_refused_write_names_the_file_that_is_read_only(database, name, monkey
 
     assert isinstance(error, StoreUnavailable)
     assert str(error).startswith(f"The metadata {database} cannot be written. {file} belongs to {ME}")
+
+
+@pytest.mark.parametrize("url", ["postgresql:/ann:secret@db/meta", "mysql:ann:secret@db/meta", "sqlite:/m.db"])
+def test_a_url_that_lacks_a_slash_is_no_file(url):
+    """A database would be created in a folder that is named by the password."""
+    with pytest.raises(SettingsError, match="needs :// after") as refused:
+        parse_location(url)
+
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["a:b.db", "data/a:/b.db"])
+def test_a_file_may_have_a_colon_in_its_name(path, tmp_path, monkeypatch):
+    """It begins with no scheme of a database."""
+    monkeypatch.chdir(tmp_path)
+
+    assert parse_location(path) == SqliteFile(tmp_path / path)
