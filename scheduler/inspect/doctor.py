@@ -27,7 +27,7 @@ from spanwise.scheduler.alerts import channel, outbox
 from spanwise.scheduler.formatting import Document, add_options, as_document, format_size, format_time
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
-from spanwise.scheduler.ledger.holder import is_left_open
+from spanwise.scheduler.ledger.holder import is_heard, is_left_open
 from spanwise.scheduler.project.root import archive_of, claim_root
 from spanwise.scheduler.project.settings import Settings
 
@@ -312,8 +312,9 @@ def _lease(store: Store, pipeline: str) -> HealthCheck:
     if alive is False:
         found = f"left by {who}, which died; this command releases it, or the next run"
         return HealthCheck(name, "warn", found, f"spanwise stop {pipeline}")
-    if alive is None:
-        return HealthCheck(name, "ok", f"held by {who}; last heartbeat {format_time(holder.last_beat)}")
+    if alive is None and not is_heard(store, holder):
+        found = f"held by {who}; no heartbeat since {format_time(holder.last_beat)}; this command releases it"
+        return HealthCheck(name, "warn", found, f"spanwise stop {pipeline}")
     return HealthCheck(name, "ok", f"held by {who}")
 
 

@@ -6,10 +6,13 @@ on the watcher's own clock (another machine, or a frozen process), as with lease
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
-from spanwise.orchestrator import process
+from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.lease import TTL_S
 from spanwise.orchestrator.process import Identity
@@ -113,6 +116,34 @@ class HeartbeatWatch:
     def is_beating(self, name: str, who: Identity, beat: int, monotonic: float) -> bool:
         """Whether it is known to live, whatever its clock says: a beat of it came in the last `ttl_s`."""
         return not self.is_dead(name, who, beat, monotonic) and name in self._moved
+
+
+class _Heard(NamedTuple):
+    beat: int
+    since_s: float  #: when that beat was new, or was first seen
+    moved: bool  #: a beat was seen to come
+
+
+_heard: WeakKeyDictionary[Store, dict[str, _Heard]] = WeakKeyDictionary()  # as long as a store is open
+
+
+def is_heard(store: Store, name: str, read_beat: Callable[[], int]) -> bool:
+    """Whether what beats under a name goes on, whatever its clock says.
+
+    At first it is listened to for the time of two beats. What was silent then counts as silent until a beat of it
+    comes, so that a page which is loaded again and again does not wait each time. A scheduler has a `HeartbeatWatch`.
+    """
+    clock, heard = lease.Clock(), _heard.setdefault(store, {})
+    beat, known = read_beat(), heard.get(name)
+    if known is not None and clock.monotonic() - known.since_s < clock.ttl_s and beat != known.beat:
+        heard[name] = known = _Heard(beat, clock.monotonic(), moved=True)
+    if known is not None and beat == known.beat:
+        return known.moved and clock.monotonic() - known.since_s < clock.ttl_s
+    watched = lease.WatchedTime(clock.monotonic, clock.beat_s)
+    while (now := read_beat()) == beat and watched() < 2 * clock.beat_s:
+        clock.sleep(clock.beat_s / 3)
+    heard[name] = _Heard(now, clock.monotonic(), moved=now != beat)
+    return now != beat
 
 
 def _claim(scheduler: SchedulerRecord) -> Claim:

@@ -10,6 +10,7 @@ from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_duration
+from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.schedule_key import format_cause, parse_cause, pipeline_of
 
@@ -24,6 +25,12 @@ def find_holder(store: Store, pipeline: str, now: datetime | None = None) -> Hol
     """
     holder = find_unreleased(store, pipeline)
     return holder if holder is not None and _lives(holder, now or datetime.now(UTC)) else None
+
+
+def find_heard(store: Store, pipeline: str, now: datetime | None = None) -> Holder | None:
+    """The holder of a pipeline, unless it is dead or silent: one elsewhere with an old heartbeat is listened to."""
+    holder = find_unreleased(store, pipeline)
+    return holder if holder is not None and is_heard(store, holder, now) else None
 
 
 def find_unreleased(store: Store, pipeline: str) -> Holder | None:
@@ -43,6 +50,19 @@ def _lives(holder: Holder, now: datetime) -> bool:
     return abs(now - holder.last_beat).total_seconds() < lease.TTL_S if lives is None else lives
 
 
+def is_heard(store: Store, holder: Holder, now: datetime | None = None) -> bool:
+    """Whether a holder lives, whatever its clock says: one elsewhere with an old heartbeat is listened to."""
+    now = now or datetime.now(UTC)
+    if _lives(holder, now) or process.is_alive(holder.who) is False:
+        return _lives(holder, now)
+
+    def read_beat() -> int:
+        found = lease.read(store, holder.pipeline, holder.token)
+        return holder.beat if found is None else found.beat
+
+    return heartbeat.is_heard(store, f"lease {holder.name}", read_beat)
+
+
 def is_left_open(store: Store, run: Run) -> bool:
     """Whether a run is recorded as running although its controller has ended; the next run closes it."""
     if run.state.ended:
@@ -57,7 +77,7 @@ def note_left_open(store: Store, run: Run, now: datetime | None = None) -> Run:
     if is_left_open(store, run):
         return replace(run, error=LEFT_OPEN)
     holder = None if run.state.ended else _holder_of(store, run)
-    if holder is None or _lives(holder, now or datetime.now(UTC)):
+    if holder is None or is_heard(store, holder, now):
         return run
     silent_s = abs((now or datetime.now(UTC)) - holder.last_beat).total_seconds()
     return replace(run, error=f"no heartbeat from {holder.who.host} for {format_duration(silent_s)}")

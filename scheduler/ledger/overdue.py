@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from spanwise.orchestrator import process
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.store import Address, Store
-from spanwise.scheduler.ledger.heartbeat import read_scheduler
+from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, is_heard, read_scheduler
 from spanwise.scheduler.ledger.pauses import SchedulePause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord
 from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open
@@ -62,8 +63,7 @@ def find_overdue(
     timetable = schedule.timetable
     for record in list_open(store, schedule.key):
         taker = read_scheduler(store, record.holder)
-        gone = taker is None or taker.ended or (now - taker.beaten).total_seconds() > LOST_S
-        if not gone:
+        if taker is not None and not taker.ended and _is_there(store, taker, now):
             return None
         if record.attempts == 0:
             return OverdueTicks(first=record.tick, count=1, abandoned=True)
@@ -76,6 +76,19 @@ def find_overdue(
     if holder is not None and must_wait(find_due(timetable, since, now), timetable, holder.acquired):
         return None
     return OverdueTicks(first=late[0], count=len(late))
+
+
+def _is_there(store: Store, taker: SchedulerRecord, now: datetime) -> bool:
+    """Whether a scheduler beats; where its clock is another, that is listened to."""
+    if abs(now - taker.beaten).total_seconds() <= LOST_S:
+        return True
+
+    def read_beat() -> int:
+        found = read_scheduler(store, taker.number)
+        return taker.beat if found is None else found.beat
+
+    alive = process.is_alive(taker.who)
+    return alive is not False and is_heard(store, f"scheduler {taker.number}", read_beat)
 
 
 def find_stale(store: Store, schedule: ScheduleRecord, now: datetime) -> StaleModel | None:

@@ -18,7 +18,7 @@ from spanwise.orchestrator.run import Run, format_source
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_duration, format_time
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, read_scheduler
-from spanwise.scheduler.ledger.holder import find_holder, find_run
+from spanwise.scheduler.ledger.holder import find_heard, find_run
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.overdue import OverdueTicks, StaleModel, find_overdue, find_stale, last_push
 from spanwise.scheduler.ledger.past_runs import list_past_runs
@@ -208,7 +208,7 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
     """
     schedule = find_schedule(store, key)
     holder, newest, paused = (
-        find_holder(store, pipeline_of(key), now),
+        find_heard(store, pipeline_of(key), now),
         newest_tick(store, key),
         current_pause(store, key, now),
     )

@@ -12,7 +12,7 @@ from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.ledger.holder import find_holder
+from spanwise.scheduler.ledger.holder import find_heard
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, list_problems, read_status, recovery_command
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
@@ -137,7 +137,7 @@ def _judge_running(
     store: Store, newest: Run, runs: Sequence[Run], schedules: Sequence[ScheduleStatus]
 ) -> PipelineHealth:
     stop = Remedy(command=shlex.join(["spanwise", "stop", newest.name]), action="stop", fields=(("run", newest.name),))
-    if find_holder(store, newest.pipeline) is None:
+    if find_heard(store, newest.pipeline) is None:
         why = f"run {newest.number} was left open by a process that is gone"
         return PipelineHealth(word="failing", why=why, urgent=True, remedy=stop)
     took = elapsed_s(newest, datetime.now(UTC)) or 0.0

@@ -12,6 +12,7 @@ from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock
 from spanwise.scheduler.ledger.holder import LEFT_OPEN, find_holder, find_living, is_left_open, note_left_open
+from spanwise.scheduler.web.queries.health import judge_health
 from tests.scenario.deaths import InlineDeaths, dead_process
 from tests.scenario.inline import run_inline
 
@@ -43,25 +44,57 @@ def test_a_run_whose_process_is_dead_says_so(store, monkeypatch):
     assert note_left_open(store, run) == replace(run, error=LEFT_OPEN)
 
 
+@pytest.fixture
+def misdated(store, monkeypatch):
+    """A run on a host whose clock is two minutes behind, which beats or does not."""
+
+    def misdated(*, beats):
+        run, _ = begun(store)
+        claim = store.find_claim("lease", "p#1")
+        then = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
+        facts = {**claim.facts, "who": {**claim.facts["who"], "machine": "elsewhere/0/0"}, "last_beat": then}
+        store.amend(replace(claim, facts=facts))
+        clock, slept = FakeClock(), []
+
+        def sleep(seconds):
+            clock.sleep(seconds)
+            slept.append(seconds)
+            if beats:
+                store.amend(replace(claim, facts={**facts, "beat": len(slept)}))
+
+        monkeypatch.setattr(lease, "Clock", lambda: replace(clock.lease(), sleep=sleep, now=lambda: datetime.now(UTC)))
+        return run, slept
+
+    return misdated
+
+
 @pytest.mark.parametrize("beats", [True, False])
-def test_a_holder_on_a_host_with_another_clock_lives_as_long_as_it_beats(store, monkeypatch, beats):
+def test_a_holder_on_a_host_with_another_clock_lives_as_long_as_it_beats(store, misdated, beats):
     """Its last heartbeat looks old by the clock of this one."""
-    begun(store)
-    claim = store.find_claim("lease", "p#1")
-    then = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
-    facts = {**claim.facts, "who": {**claim.facts["who"], "machine": "elsewhere/0/0"}, "last_beat": then}
-    store.amend(replace(claim, facts=facts))
-    clock = FakeClock()
-
-    def sleep(seconds):
-        clock.sleep(seconds)
-        if beats:
-            store.amend(replace(claim, facts={**facts, "beat": 7}))
-
-    monkeypatch.setattr(lease, "Clock", lambda: replace(clock.lease(), sleep=sleep, now=lambda: datetime.now(UTC)))
+    misdated(beats=beats)
 
     assert find_holder(store, "p") is None
     assert (find_living(store, "p") is not None) is beats
+
+
+def test_nothing_is_said_of_a_run_on_a_host_with_another_clock(store, misdated):
+    """It was said to have no heartbeat, and its pipeline to be left open by a process that is gone."""
+    run, _ = misdated(beats=True)
+
+    health = judge_health(store, [run], [])
+
+    assert note_left_open(store, run) == run
+    assert health.word == "running"
+
+
+def test_a_holder_that_does_not_beat_is_waited_for_once(store, misdated):
+    """Not whenever a page is asked for again."""
+    run, slept = misdated(beats=False)
+
+    said = [note_left_open(store, run).error for _ in range(3)]
+
+    assert ["no heartbeat from" in error for error in said] == [True] * 3
+    assert sum(slept) < lease.TTL_S
 
 
 def test_a_run_whose_lease_was_released_is_left_open(store):
@@ -85,6 +118,7 @@ def test_of_a_run_elsewhere_its_silence_is_said(store, monkeypatch):
     """Whether its process lives cannot be seen from here."""
     run, _ = begun(store)
     monkeypatch.setattr(process, "is_alive", lambda _who: None)
+    monkeypatch.setattr(lease, "Clock", FakeClock().lease)
     later = datetime.now(UTC) + timedelta(minutes=2)
 
     assert not is_left_open(store, run)

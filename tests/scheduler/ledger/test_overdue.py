@@ -1,13 +1,19 @@
 """Guards, from records alone."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from spanwise.orchestrator import lease
+import pytest
+
+from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.lease import Clock
+from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import MemoryStore
+from spanwise.orchestrator.testing import FakeClock
+from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, measure_progress
 from spanwise.scheduler.ledger.pauses import current_pause
@@ -76,6 +82,27 @@ def test_a_tick_that_waits_for_a_run_is_not_overdue() -> None:
     held(store, NOON + timedelta(seconds=1))
 
     assert overdue(store, known, 30) is None
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_the_tick_of_a_scheduler_on_a_host_with_another_clock_is_open_as_long_as_it_beats(monkeypatch, beats) -> None:
+    """It was said that the tick had been left open by a scheduler that is gone."""
+    store, clock = MemoryStore(), FakeClock()
+    known = hourly(store)
+    monkeypatch.setattr(process, "identity", lambda: Identity("elsewhere/0/0", 1, 1))
+    taker = heartbeat.register(store, NOON - 10 * MINUTE)
+    claim_tick(store, "p", Tick(at=NOON, name="noon", wall=NOON, span=1), holder=taker.number, now=NOON)
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if beats:
+            heartbeat.beat(store, taker, NOON - 9 * MINUTE)
+
+    monkeypatch.setattr(lease, "Clock", lambda: replace(clock.lease(), sleep=sleep))
+
+    found = overdue(store, known, 2)
+
+    assert (found is None) is beats
 
 
 def test_a_tick_that_a_run_has_overrun_is_overdue_when_nobody_says_so() -> None:
