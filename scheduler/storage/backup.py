@@ -34,6 +34,7 @@ RECORD = "backup.json"
 _ROOT, _DATABASE = "root", "metadata.db"
 _SNAPSHOTS = "snapshots"  # written again when they are missing
 _PASSING = (".scratch", ".checkpoints")
+_RUN_DEPTH, _OUTPUT_DEPTH = 3, 4  # PIPELINE/.runs/NUMBER, PIPELINE/NODE/OUTPUT/NUMBER
 _ROUNDS = 3
 _COPY = "Name a folder, and copy it to or from object storage with the tools of the storage, such as aws s3 sync"
 
@@ -214,8 +215,9 @@ def _left_out(settings: Settings, where: SqliteFile | DatabaseServer) -> Collect
 def _copy_tree(source: Path, target: Path, left_out: Collection[Path]) -> None:
     """Copies what is not there yet; files that vanish meanwhile are left out, and links between files stay."""
     copies: dict[tuple[int, int], Path] = {}  # of files with several names
-    for here, found in _walk(source.absolute(), left_out):
-        place = target / here.relative_to(source.absolute())
+    source = source.absolute()
+    for here, found in _walk(source, source, left_out):
+        place = target / here.relative_to(source)
         if stat.S_ISDIR(found.st_mode):
             place.mkdir(parents=True, exist_ok=True)
             continue
@@ -242,8 +244,8 @@ def _is_copied(place: Path, found: os.stat_result) -> bool:
     return (there.st_size, there.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
 
 
-def _walk(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yields a folder and everything below it, folders first, except what only a running run needs."""
+def _walk(root: Path, folder: Path, left_out: Collection[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yields a folder of the root and everything below it, folders first, except what only a running run needs."""
     try:
         yield folder, folder.lstat()
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -251,10 +253,18 @@ def _walk(folder: Path, left_out: Collection[Path]) -> Iterator[tuple[Path, os.s
         return
     for entry in entries:
         path = Path(entry.path)
-        if path in left_out or entry.name.endswith(_PASSING) or entry.name.startswith(ASIDE):
+        if path in left_out or _is_passing(path.relative_to(root)):
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(path, left_out)
+            yield from _walk(root, path, left_out)
         elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
             with contextlib.suppress(FileNotFoundError):
                 yield path, path.lstat()
+
+
+def _is_passing(place: Path) -> bool:
+    """Whether nothing needs a copy: PIPELINE/.runs/NUMBER/NODE.scratch, and what a collection is removing."""
+    *home, name = place.parts
+    if name.startswith(ASIDE):
+        return len(home) < _OUTPUT_DEPTH or (len(home) == _OUTPUT_DEPTH and name.removeprefix(ASIDE).isdigit())
+    return len(home) == _RUN_DEPTH and home[1] == ".runs" and name.endswith(_PASSING)

@@ -96,7 +96,7 @@ def test_the_command_for_a_damaged_file_is_that_of_the_project(tmp_path, project
     elsewhere = (project / ".spanwise").rename(project / "elsewhere")
     options = ("--root", str(elsewhere))
 
-    said = call(project, "backup", str(tmp_path / "backup"), *options, code=1)
+    said = call(project, "backup", "../backup", *options, code=1)
     found = call(project, "doctor", *options, code=1)
 
     span = 1 if "--span 1" in said else 2
@@ -128,6 +128,38 @@ def test_a_backup_that_is_made_while_runs_and_collections_go_on_is_whole(tmp_pat
         call(elsewhere, "restore", str(backup))
         said = call(elsewhere, "doctor", "--deep")
         assert "fail" not in said
+
+
+NAMED_LIKE_WORK = """
+from spanwise import Component, Output, Pipeline, Report
+
+
+class Make(Component):
+    def run(self, report: Output[Report]) -> None:
+        for name in ("model.checkpoints", ".collected-1-days", "data.scratch"):
+            (report.path / name).mkdir()
+            (report.path / name / "file").write_text(name)
+        (report.path / "file.scratch").write_text("file")
+
+
+p = Pipeline("p.scratch", [Make(name="Make.checkpoints")])
+"""
+
+
+def test_files_of_artifacts_are_copied_however_they_are_called(tmp_path):
+    """Also those called like what only a running run needs: they were left out, without a word where `--files-only`."""
+    project = lay_out(tmp_path / "project", spans=0)
+    (project / "p.py").write_text(NAMED_LIKE_WORK)
+    call(project, "run", "p.py")
+    outputs = project / ".spanwise" / "p.scratch" / "Make.checkpoints"
+
+    call(project, "backup", str(tmp_path / "backup"))
+    call(project, "backup", str(tmp_path / "files"), "--files-only")
+
+    wanted = sorted(path.relative_to(outputs) for path in outputs.rglob("*"))
+    for copied in ("backup", "files"):
+        copy = tmp_path / copied / "root" / "p.scratch" / "Make.checkpoints"
+        assert sorted(path.relative_to(copy) for path in copy.rglob("*")) == wanted
 
 
 def test_a_restore_never_mixes_two_histories(tmp_path, project):
