@@ -6,6 +6,7 @@ They hold the artifacts of one run in memory at a time.
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +80,7 @@ def _of_project(run: Run, copied: tuple[Path, Path] | None) -> Run:
     """The run with its pipeline file in the project, not beside the copy of the root."""
     if copied is None:
         return run
-    project, copy = (str(folder.absolute()) for folder in copied)
+    project, copy = map(os.path.abspath, copied)  # as the store says it, without `..`
     inside = run.source.startswith(f"{copy}/")
     return replace(run, source=project + run.source.removeprefix(copy)) if inside else run
 
