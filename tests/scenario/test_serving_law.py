@@ -148,7 +148,7 @@ class Life:
         if self.start(score, loads, to, "--from", "Pusher") == 0 and self.truth.is_blessed(score) and loads:
             self.expect(score, to)
 
-    def start(self, score: int, loads: bool, to: str, *words: str) -> int:  # noqa: FBT001
+    def start(self, score: int, loads: bool, to: str, *words: str) -> int:
         arguments = [f"score={score}", f"loads={loads}".lower(), f"to={to}"]
         typed = (word for each in arguments for word in ("--param", each))
         return self.spanwise("run", "serving.py", *words, *typed)
