@@ -98,7 +98,11 @@ class Client:
         Raises:
             NotRecorded: there is no such pipeline.
         """
-        return [record_of(self.session, run) for run in find.runs(self.session.store, pipeline, limit)]
+        from spanwise.scheduler.ledger.holder import listen
+
+        found = list(find.runs(self.session.store, pipeline, limit))
+        listen(self.session.store, {run.pipeline for run in found if not run.state.ended})
+        return [record_of(self.session, run) for run in found]
 
     def run_record(self, reference: str) -> RunRecord:
         """A run: `flights/42`, `flights` for its newest, or `42` where only one pipeline is known.
@@ -138,10 +142,14 @@ class Client:
         Raises:
             NotRecorded: one was never scheduled here.
         """
+        from spanwise.scheduler.ledger.holder import listen
         from spanwise.scheduler.ledger.schedule_status import expand_keys, read_status
+        from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
         store, now = self.session.store, datetime.now(UTC)
-        return [read_status(store, key, now) for key in expand_keys(store, names or None)]
+        keys = list(expand_keys(store, names or None))
+        listen(store, {pipeline_of(key) for key in keys})
+        return [read_status(store, key, now) for key in keys]
 
     def schedulers(self) -> list[SchedulerRecord]:
         """The schedulers that have not ended."""

@@ -6,7 +6,7 @@ on the watcher's own clock (another machine, or a frozen process), as with lease
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -128,22 +128,35 @@ _heard: WeakKeyDictionary[Store, dict[str, _Heard]] = WeakKeyDictionary()  # as 
 
 
 def is_heard(store: Store, name: str, read_beat: Callable[[], int]) -> bool:
-    """Whether what beats under a name goes on, whatever its clock says.
+    """Whether what beats under a name goes on, whatever its clock says; see `listen`."""
+    return listen(store, {name: read_beat})[name]
 
-    At first it is listened to for the time of two beats. What was silent then counts as silent until a beat of it
-    comes, so that a page which is loaded again and again does not wait each time. A scheduler has a `HeartbeatWatch`.
+
+def listen(store: Store, beats: Mapping[str, Callable[[], int]]) -> dict[str, bool]:
+    """Whether what beats under each name goes on, whatever its clock says.
+
+    At first all are listened to at once, for the time of two beats. What was silent then counts as silent until a beat
+    of it comes, so that a page which is loaded again and again does not wait each time. A scheduler has a
+    `HeartbeatWatch`.
     """
     clock, heard = lease.Clock(), _heard.setdefault(store, {})
-    beat, known = read_beat(), heard.get(name)
-    if known is not None and clock.monotonic() - known.since_s < clock.ttl_s and beat != known.beat:
-        heard[name] = known = _Heard(beat, clock.monotonic(), moved=True)
-    if known is not None and beat == known.beat:
-        return known.moved and clock.monotonic() - known.since_s < clock.ttl_s
+    unknown: dict[str, int] = {}
+    for name, read_beat in beats.items():
+        beat, known = read_beat(), heard.get(name)
+        if known is None or (beat != known.beat and clock.monotonic() - known.since_s >= clock.ttl_s):
+            unknown[name] = beat
+        elif beat != known.beat:
+            heard[name] = _Heard(beat, clock.monotonic(), moved=True)
     watched = lease.WatchedTime(clock.monotonic, clock.beat_s)
-    while (now := read_beat()) == beat and watched() < 2 * clock.beat_s:
-        clock.sleep(clock.beat_s / 3)
-    heard[name] = _Heard(now, clock.monotonic(), moved=now != beat)
-    return now != beat
+    while unknown:
+        moved = {name: now for name, beat in unknown.items() if (now := beats[name]()) != beat}
+        is_over = watched() >= 2 * clock.beat_s
+        for name in list(unknown if is_over else moved):
+            beat = unknown.pop(name)
+            heard[name] = _Heard(moved.get(name, beat), clock.monotonic(), moved=name in moved)
+        if unknown:
+            clock.sleep(clock.beat_s / 3)
+    return {name: heard[name].moved and clock.monotonic() - heard[name].since_s < clock.ttl_s for name in beats}
 
 
 def _claim(scheduler: SchedulerRecord) -> Claim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -53,14 +54,28 @@ def _lives(holder: Holder, now: datetime) -> bool:
 def is_heard(store: Store, holder: Holder, now: datetime | None = None) -> bool:
     """Whether a holder lives, whatever its clock says: one elsewhere with an old heartbeat is listened to."""
     now = now or datetime.now(UTC)
-    if _lives(holder, now) or process.is_alive(holder.who) is False:
-        return _lives(holder, now)
+    return heartbeat.is_heard(store, *_beats(store, holder)) if _looks_silent(holder, now) else _lives(holder, now)
+
+
+def listen(store: Store, pipelines: Iterable[str]) -> None:
+    """Listens at once to the holders of these pipelines that look silent, so that no question about one of them waits."""
+    now = datetime.now(UTC)
+    holders = [holder for pipeline in pipelines if (holder := find_unreleased(store, pipeline)) is not None]
+    heartbeat.listen(store, dict(_beats(store, holder) for holder in holders if _looks_silent(holder, now)))
+
+
+def _looks_silent(holder: Holder, now: datetime) -> bool:
+    return process.is_alive(holder.who) is None and not _lives(holder, now)
+
+
+def _beats(store: Store, holder: Holder) -> tuple[str, Callable[[], int]]:
+    """The name of its lease, and what reads the last beat."""
 
     def read_beat() -> int:
         found = lease.read(store, holder.pipeline, holder.token)
         return holder.beat if found is None else found.beat
 
-    return heartbeat.is_heard(store, f"lease {holder.name}", read_beat)
+    return f"lease {holder.name}", read_beat
 
 
 def is_left_open(store: Store, run: Run) -> bool:

@@ -12,7 +12,7 @@ from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.ledger.holder import find_heard
+from spanwise.scheduler.ledger.holder import find_heard, listen
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, list_problems, read_status, recovery_command
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
@@ -45,7 +45,9 @@ class PipelineHealth:
 def list_latest_runs(store: Store, count: int) -> dict[str, Sequence[Run]]:
     """The last runs of each pipeline, newest first; none of one that is scheduled and has never begun a run."""
     scheduled = {pipeline_of(key): () for key in list_schedules(store)}
-    return {**scheduled, **{name: runs for name, runs in store.latest_runs(count).items() if runs}}
+    found = {**scheduled, **{name: runs for name, runs in store.latest_runs(count).items() if runs}}
+    listen(store, [name for name, runs in found.items() if runs and not runs[0].state.ended])
+    return found
 
 
 def find_pipeline(store: Store, name: str) -> str:

@@ -12,7 +12,7 @@ from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock
 from spanwise.scheduler.ledger.holder import LEFT_OPEN, find_holder, find_living, is_left_open, note_left_open
-from spanwise.scheduler.web.queries.health import judge_health
+from spanwise.scheduler.web.queries.health import judge_health, list_latest_runs
 from tests.scenario.deaths import InlineDeaths, dead_process
 from tests.scenario.inline import run_inline
 
@@ -22,10 +22,10 @@ def store():
     return MemoryStore()
 
 
-def begun(store):
+def begun(store, pipeline="p"):
     """A run of this process, and its lease."""
-    mine = acquire(store, "p", "a run")
-    return store.begin_run(Run(pipeline="p", token=mine.token)), mine
+    mine = acquire(store, pipeline, "a run")
+    return store.begin_run(Run(pipeline=pipeline, token=mine.token)), mine
 
 
 def test_a_run_of_a_living_process_runs(store):
@@ -46,25 +46,25 @@ def test_a_run_whose_process_is_dead_says_so(store, monkeypatch):
 
 @pytest.fixture
 def misdated(store, monkeypatch):
-    """A run on a host whose clock is two minutes behind, which beats or does not."""
+    """Makes runs on a host whose clock is two minutes behind, which beat or do not."""
+    clock, slept, beating = FakeClock(), [], []
 
-    def misdated(*, beats):
-        run, _ = begun(store)
-        claim = store.find_claim("lease", "p#1")
+    def sleep(seconds):
+        clock.sleep(seconds)
+        slept.append(seconds)
+        for claim in beating:
+            store.amend(replace(claim, facts={**claim.facts, "beat": len(slept)}))
+
+    def misdated(pipeline="p", *, beats):
+        run, _ = begun(store, pipeline)
+        claim = store.find_claim("lease", f"{pipeline}#1")
         then = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
         facts = {**claim.facts, "who": {**claim.facts["who"], "machine": "elsewhere/0/0"}, "last_beat": then}
         store.amend(replace(claim, facts=facts))
-        clock, slept = FakeClock(), []
-
-        def sleep(seconds):
-            clock.sleep(seconds)
-            slept.append(seconds)
-            if beats:
-                store.amend(replace(claim, facts={**facts, "beat": len(slept)}))
-
-        monkeypatch.setattr(lease, "Clock", lambda: replace(clock.lease(), sleep=sleep, now=lambda: datetime.now(UTC)))
+        beating.extend([replace(claim, facts=facts)] if beats else [])
         return run, slept
 
+    monkeypatch.setattr(lease, "Clock", lambda: replace(clock.lease(), sleep=sleep, now=lambda: datetime.now(UTC)))
     return misdated
 
 
@@ -94,6 +94,18 @@ def test_a_holder_that_does_not_beat_is_waited_for_once(store, misdated):
     said = [note_left_open(store, run).error for _ in range(3)]
 
     assert ["no heartbeat from" in error for error in said] == [True] * 3
+    assert sum(slept) < lease.TTL_S
+
+
+def test_the_runs_of_a_host_that_is_silent_are_listened_to_at_once(store, misdated):
+    """As where it died with many of them: a page of all pipelines waits as long as for one."""
+    for pipeline in ("a", "b", "c"):
+        _, slept = misdated(pipeline, beats=pipeline == "b")
+
+    latest = list_latest_runs(store, 1)
+    words = {name: judge_health(store, runs, []).word for name, runs in latest.items()}
+
+    assert words == {"a": "failing", "b": "running", "c": "failing"}
     assert sum(slept) < lease.TTL_S
 
 
