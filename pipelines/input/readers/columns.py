@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,8 @@ from spanwise.pipelines.input.selection import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from spanwise.pipelines.input.readers.descriptor import Descriptor
 
@@ -150,26 +152,30 @@ def fit(
                 raise Misfit(column.name, f"{descriptor.path}, row {line} ({found})") from None
             for row in bad:
                 refused.setdefault(row, f"column '{column.name}': {repr_of(array[row])} is no {column.type}")
-            continue
-        _refuse_missing_fixed_list(arrays[column.name], column, descriptor, first_row)
+    rows = np.arange(first_row, first_row + batch.num_rows)
     if refused:
         for row in sorted(refused):
             text = str({column.name: repr_of(batch.column(column.name)[row]) for column in columns})
             reject(Rejected(path=descriptor.path, line=first_row + row, reason=refused[row], text=text))
         kept = np.array([row for row in range(batch.num_rows) if row not in refused], np.int64)
         batch = take_rows(batch, kept)
+        rows = rows[kept]
         arrays = {column.name: convert(batch.column(column.name), column) for column in columns}
+    for column in columns:
+        _refuse_missing_fixed_list(arrays[column.name], column, descriptor, rows)
     return pa.RecordBatch.from_arrays(
         [arrays[column.name] for column in columns],
         schema=pa.schema([(column.name, column.type) for column in columns]),
     )
 
 
-def _refuse_missing_fixed_list(array: pa.Array[Any], column: Column, descriptor: Descriptor, first_row: int) -> None:
+def _refuse_missing_fixed_list(
+    array: pa.Array[Any], column: Column, descriptor: Descriptor, rows: NDArray[np.int64]
+) -> None:
     row = find_missing_fixed_list(array)
     if row is not None:
         raise UnreadableInput(
-            f"{descriptor.path}, row {first_row + row}: column '{column.name}' ({column.type}) lacks a list where all "
+            f"{descriptor.path}, row {rows[row]}: column '{column.name}' ({column.type}) lacks a list where all "
             "lists have one length, and Parquet, in which examples are stored, cannot give such a value back. Let "
             f"lists have any length: types={{'{column.name}': '{_any_length(column.type)}'}}."
         )
@@ -233,6 +239,9 @@ def convert(array: pa.Array[Any], column: Column) -> pa.Array[Any]:
     found = array.type
     if found == wanted:
         return array
+    if array.null_count == len(array):  # a missing value is one of any type, also where there is no cast
+        missing: pa.Array[Any] = cast("Any", pa).nulls(len(array), wanted)
+        return missing
     if pa.types.is_nested(found) and pa.types.is_nested(wanted):
         if not _nested_reads_as(found, wanted, lacking=True):
             raise pa.ArrowInvalid(f"{found} is no {wanted}")

@@ -838,6 +838,30 @@ def test_bad_parquet_rows_are_set_aside(plan, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("values", [[1.5, 2.5], [[1], None], [{"x": 1}, {"x": 2}]])
+def test_a_file_of_which_no_row_fits_a_pin_is_set_aside(write, plan, tmp_path, values):
+    """Its values are of a type that cannot become the pinned one at all; those that are missing, and others, can."""
+    paths = [str(tmp_path / f"{n}.parquet") for n in range(2)]
+    pq.write_table(pa.table({"n": [1, 2], "x": values}), paths[0])
+    pq.write_table(pa.table({"n": [3], "x": [b"y"]}), paths[1])
+    asked = plan(*paths, types={"x": "binary"}, rejects=str(tmp_path / "rejects"))
+
+    report = ingest(asked)
+
+    wanted = [{"n": n, "x": None} for n, value in enumerate(values, 1) if value is None]
+    assert report.rejected == 2 - len(wanted)
+    assert table(asked).to_pylist() == [*wanted, {"n": 3, "x": b"y"}]
+
+
+def test_a_missing_list_of_one_length_is_refused_beside_rejected_rows(plan, tmp_path):
+    """Parquet could not give it back: the examples would be published, and nobody could read them."""
+    pq.write_table(pa.table({"x": [[1], [1, 2], None]}), tmp_path / "a.parquet")
+    types = {"x": "fixed_size_list<element: int64>[2]"}
+
+    with pytest.raises(UnreadableInput, match=r"a\.parquet, row 3: column 'x' .* lacks a list"):
+        ingest(plan(str(tmp_path / "a.parquet"), types=types, rejects=str(tmp_path / "rejects")))
+
+
 def test_no_rejects_leave_no_file(write, plan, tmp_path):
     """When every row was good, there is no file of rejects, and nothing else either."""
     ingest(plan(write("a.csv", "a\n1\n"), rejects=str(tmp_path / "rejects")))
