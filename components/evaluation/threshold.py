@@ -98,7 +98,8 @@ def _findings(metric: str, threshold: Threshold, value: float, baseline: float |
         ("max_rise_ratio", t.max_rise_ratio, change, whole),
     ):
         if limit is not None:
-            passed = None if baseline is None else is_at_most(worse, limit * unit, scale=scale)
+            within = worse < math.inf and is_at_most(worse, limit * unit, scale=scale)  # no share of infinity is finite
+            passed = None if baseline is None else within
             yield _finding(metric, bound, limit, value, baseline, passed=passed)
 
 

@@ -427,6 +427,14 @@ def test_nan_never_passes(value, baseline, limit):
             assert finding.passed is False
 
 
+@pytest.mark.parametrize(("bound", "baseline"), [("max_drop_ratio", math.inf), ("max_rise_ratio", -math.inf)])
+def test_no_share_of_an_infinite_baseline_allows_a_finite_metric(bound, baseline):
+    """A metric of one's own may divide by zero; what is infinitely worse is not ten percent worse."""
+    (finding,) = judge({"lift": Threshold(**{bound: 0.1})}, {"lift": 5.0}, {"lift": baseline})
+
+    assert finding.passed is False
+
+
 # --- slices, intervals, classes, the page -------------------------------------------------------------------------
 
 MANY = {
