@@ -132,7 +132,7 @@ def _find_refusal(
     if not connected:
         return None
     if blessing is None:
-        return f"{model.name} has no verdict: an Evaluator without thresholds gives none"
+        return f"{model.name} has no verdict: an Evaluator that compares nothing with a threshold gives none"
     if blessing.blessed != 1:
         return f"{model.name} is not blessed: {'; '.join(blessing.reasons or ()) or 'its blessing is negative'}"
     return None

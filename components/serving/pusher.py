@@ -24,7 +24,7 @@ from spanwise.orchestrator.storage import is_object_url, parse_url, refuse_url
 
 log = logging.getLogger("spanwise.serving")
 
-_WHY_NONE = {"blessing": ": an Evaluator without thresholds gives none"}
+_WHY_NONE = {"blessing": ": an Evaluator that compares nothing with a threshold gives none"}
 
 
 def find_refusal(verdicts: Mapping[str, int | None]) -> str | None:

@@ -177,7 +177,7 @@ def test_the_version_is_unix_seconds(bench, tmp_path):
     ("says", "reason"),
     [
         (0, "not pushed: blessing is negative; auc is 0.5; at_least=0.6 is required"),
-        (None, "not pushed: blessing has no verdict: an Evaluator without thresholds gives none"),
+        (None, "not pushed: blessing has no verdict: an Evaluator that compares nothing with a threshold gives none"),
     ],
 )
 def test_what_is_not_blessed_is_not_pushed(bench, tmp_path, says, reason):
