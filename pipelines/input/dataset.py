@@ -323,7 +323,8 @@ class Dataset(Sinks):
     def unzip(self) -> Any:
         """A dataset for each leaf of the elements, in a structure like theirs; of rows, one for each column.
 
-        Each of them runs the ops before by itself. So every op that shuffles needs a seed, or the pairs would be lost.
+        Each of them runs the ops before by itself, in order. So every op that shuffles, or whose function makes
+        datasets, needs a seed, or the pairs would be lost.
         """
         return unzip(self)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import ElementSpec, Structure, Table, build, element_spec, parts_of
 from spanwise.pipelines.input.flow import Flow, extend
 from spanwise.pipelines.input.op import list_ops
+from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.map import Map
 
 AnyFlow = TypeVar("AnyFlow", bound=Flow)
@@ -44,12 +45,19 @@ def unzip(flow: AnyFlow) -> Any:
         whole = spec
     if not isinstance(whole, Structure):
         raise DatasetError(f"unzip: the elements are not known to have parts: {spec}. Describe them: map(…, spec=…).")
-    loose = [op.name for op in list_ops(flow.op) if getattr(op, "seed", 0) is None]
+    ops = list_ops(flow.op)
+    if any(op.name == "Distribute" for op in ops):
+        raise DatasetError(
+            "unzip: each of the datasets would be another job of the data service, in another order. Take the elements "
+            "apart where they are used."
+        )
+    loose = [op.name for op in ops if getattr(op, "seed", 0) is None or isinstance(op, Interleave)]
     if loose and flow.settings.seed is None:
         raise DatasetError(
             f"unzip: {', '.join(dict.fromkeys(loose))} would have another order in each of the datasets. Give it a "
             f"seed=, or all of them: options(seed=…)."
         )
+    flow = type(flow)(flow.op, replace(flow.settings, in_order=True))
     rows = isinstance(spec, Table)
     spread = whole.kind is tuple
 

@@ -1,5 +1,8 @@
 """Datasets beside and behind each other: zip, concatenate, enumerate, scan."""
 
+import random
+import time
+
 import pyarrow as pa
 import pytest
 
@@ -85,3 +88,29 @@ def test_unzip_gives_back_what_zip_was_given():
         inputs.range(3).unzip()
     with pytest.raises(DatasetError, match=r"unzip: Shuffle would have another order in each of the datasets"):
         inputs.zip(rows, rows).shuffle().unzip()
+
+
+def slow_pair(number):
+    time.sleep(random.random() / 200)
+    return number, -number
+
+
+def shuffled_pairs(number):
+    return inputs.from_elements([(number, -number), (number + 10, -number - 10)]).shuffle()
+
+
+PAIR = inputs.Structure(tuple, (), (inputs.ArraySpec("int64"), inputs.ArraySpec("int64")))
+
+
+def test_pairs_that_are_unzipped_stay_pairs():
+    """In whichever order the calls of a parallel map end, and the datasets of a function shuffle."""
+    slow = inputs.range(40).map(slow_pair, num_parallel=4, deterministic=False, spec=PAIR)
+    nested = inputs.range(10).flat_map(shuffled_pairs, spec=PAIR)
+
+    for dataset in (slow, nested.options(seed=1)):
+        one, other = dataset.unzip()
+        assert list(one) == [-number for number in other]
+    with pytest.raises(DatasetError, match="unzip: FlatMap would have another order"):
+        nested.unzip()
+    with pytest.raises(DatasetError, match="unzip: each of the datasets would be another job"):
+        slow.distribute("grpc://127.0.0.1:1").unzip()
