@@ -363,10 +363,15 @@ class SchedulerLoop:
         self._alerts.end_standing([(key, f"freshness {key}", AGE_UNLIMITED) for key in ageless], now)
 
     def _first_moment(self, timetable: Timetable, now: datetime) -> datetime:
-        """When a new schedule begins: now; for a one-shot, with the tick that started it, however long loading took."""
-        tick = latest(timetable, self._once) if self._once is not None else None
-        if self._once is None or tick is None or self._once - tick.at > LOOK_BACK:
+        """When a new schedule begins: now.
+
+        For a one-shot, with the tick that started it, or else when it was started, however long loading took.
+        """
+        if self._once is None:
             return now
+        tick = latest(timetable, self._once)
+        if tick is None or self._once - tick.at > LOOK_BACK:
+            return self._once
         return tick.at - timedelta(seconds=1)
 
     # --- stopping

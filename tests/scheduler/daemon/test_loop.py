@@ -575,6 +575,20 @@ def test_a_one_shot_runs_the_tick_that_started_it_however_long_the_file_takes_to
     assert loop.jobs == [("first", "2026-03-01T12:00:00Z")]
 
 
+def test_the_first_one_shot_counts_from_its_start_however_long_the_file_takes_to_load(loop):
+    """A tick that comes meanwhile is left to the next one-shot, and nobody is alerted that the clock was set back."""
+    loop.now += timedelta(minutes=59, seconds=50)
+    loop.open(loop.write("first"), once=True)
+    loop.now += timedelta(seconds=20)
+
+    assert loop.turn()
+    assert (loop.jobs, loop.told) == ([], [])
+    loop.open(str(loop.folder / "first.py"), once=True)
+    loop.turn()
+
+    assert loop.jobs == [("first", "2026-03-01T13:00Z")]
+
+
 def test_a_scheduler_that_is_gone_is_noticed(loop):
     """Of one on another machine only the heartbeat is known; its ticks are taken over when that stands still."""
     loop.open(loop.write("first"))
