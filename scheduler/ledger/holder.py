@@ -58,7 +58,7 @@ def is_heard(store: Store, holder: Holder, now: datetime | None = None) -> bool:
 
 
 def listen(store: Store, pipelines: Iterable[str]) -> None:
-    """Listens at once to the holders of these pipelines that look silent, so that no question about one of them waits."""
+    """Listens at once to the holders of these pipelines that look silent, so that no question about one waits."""
     now = datetime.now(UTC)
     holders = [holder for pipeline in pipelines if (holder := find_unreleased(store, pipeline)) is not None]
     heartbeat.listen(store, dict(_beats(store, holder) for holder in holders if _looks_silent(holder, now)))

@@ -109,7 +109,7 @@ def push(
         _refuse_collected(store, model, "pushed")
         _refuse_unblessed(store, model)
         _refuse_unservable(store, loaded.pipeline.nodes[pusher], model)
-        _refuse_elsewhere(store, loaded.pipeline.nodes[pusher], model)
+        _refuse_elsewhere(store, loaded, loaded.pipeline.nodes[pusher], model)
         maker = store.producer(model)
         supplier = replace(maker, node=channel.node, outputs={channel.key: (model,)})
         request = RunRequest(
@@ -267,8 +267,11 @@ def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel
     return f"{pushed}; {model.name} is of {node}[{key!r}], so it was not pushed. {fix}"
 
 
-def _refuse_elsewhere(store: Store, pusher: Node, model: Artifact) -> None:
-    """Refuses a relative destination in another folder than the one that this node has pushed from."""
+def _refuse_elsewhere(store: Store, loaded: Loaded, pusher: Node, model: Artifact) -> None:
+    """Refuses a relative destination in another folder than the one that this node has pushed from.
+
+    A project that was moved has taken its destination along: that folder is gone, and the pipeline's file is here.
+    """
     destination = str(pusher.parameters.get("destination"))
     if is_object_url(destination) or Path(destination).expanduser().is_absolute():
         return
@@ -277,7 +280,8 @@ def _refuse_elsewhere(store: Store, pusher: Node, model: Artifact) -> None:
     if last is None:
         return
     there = Path(last[0].destination).parent
-    if last[1].absolute() != there:
+    moved = not there.exists() and Path(loaded.place).is_relative_to(Path.cwd())
+    if last[1].absolute() != there and not moved:
         raise UsageError(
             f"{pusher.name} pushes to {destination}, which is {Path(destination).absolute()} from this folder; the "
             f"last push went to {there}. Change to the folder that the pipeline runs in, and push again."

@@ -229,6 +229,19 @@ def test_a_push_goes_to_the_destination_that_the_pipeline_has_now(rides: Command
     assert [path.name for path in Path("elsewhere").glob("[0-9]*/k")] == ["k"]
 
 
+def test_a_project_that_was_moved_pushes_where_it_is_now(
+    rides: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder to which it pushed before is gone, so nobody can change to it."""
+    moved = shutil.copytree(".", tmp_path / "moved", symlinks=True)
+    shutil.rmtree("serving")
+    monkeypatch.chdir(moved)
+    code, out, err = rides("push", "rides/Trainer/model/1", "--because", "x")
+
+    assert code == 0, err
+    assert f"Pushed to {moved / 'serving'}/" in out
+
+
 def test_the_model_of_a_replay_is_neither_blessed_nor_pushed(rides: Command) -> None:
     """Nothing that a replay makes is read by other runs."""
     rides("run", "rides.py", "--from", "Trainer", "--param", "k=4", "--as-of", "2999-01-01T00:00Z")
