@@ -155,7 +155,7 @@ def _explain_untaken(
         outcome, why = "not taken", f"the schedule counts from {loaded}, when it was loaded"
     elif schedule.replaced:
         outcome, why = "not taken", "the pipeline has another schedule now, or none in its file"
-    elif newest is not None and tick.at < newest:
+    elif newest is not None and tick.at <= newest:
         outcome, why = "not taken", "the schedule, as it was then, had no such tick"
     elif held is not None:
         why = f"the schedule was paused by {held.who}: {held.why}"

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from spanwise.scheduler.daemon.description import ScheduleDescription
-from spanwise.scheduler.ledger.schedule_status import list_problems, read_status
+from spanwise.scheduler.ledger.schedule_status import explain_ticks, list_problems, read_status
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import list_ticks
 from spanwise.scheduler.schedule.ticks import starts, ticks
@@ -66,6 +66,23 @@ def test_a_zone_further_west_runs_no_tick_again_and_goes_on(tmp_path, catchup):
     assert list_problems(status) == []
     assert [child.job.tick for child in world.children] == ["2026-03-01T03:00", "2026-03-02T03:00"]
     assert world.told == []
+
+
+def test_a_moment_that_was_taken_under_another_name_waits_for_nobody(tmp_path):
+    """Three o'clock was a tick of fixed hours, and is one of every hour since: no scheduler will take it again."""
+    world = World(tmp_path, cron="0 3 * * *")
+    work(world)
+    pass_to(world, MIDNIGHT + 3 * HOUR)
+    work(world)
+
+    edit(world, cron="0 * * * *")
+    work(world)
+    past = explain_ticks(world.records, world.watched.description.timetable, world.watched.record, MIDNIGHT, world.now)
+
+    assert [(each.tick.name, each.outcome) for each in past if each.tick.at >= MIDNIGHT + 3 * HOUR] == [
+        ("2026-03-01T03:00Z", "not taken"),
+        ("2026-03-01T03:00", "ran"),
+    ]
 
 
 def test_a_schedule_that_is_edited_at_any_time_takes_every_tick_of_what_it_says_then(tmp_path):
