@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from spanwise.components.ingest.plan import IngestPlan
     from spanwise.pipelines.input.readers.column import Misfit
-    from spanwise.pipelines.input.readers.descriptor import FileLayout
+    from spanwise.pipelines.input.readers.descriptor import Descriptor, FileLayout
 
 log = logging.getLogger("spanwise.ingest")
 
@@ -167,7 +167,7 @@ class ColumnTypes:
         """The types of the input, and whether all of it was looked at. None: a settled column of CSV."""
         if layouts[0].types is not None:
             return self._declared(layouts), True
-        head = next(descriptor for part in self._parts for descriptor in part.descriptors)
+        head = self._head
         dialect = self._plan.dialect
         if head.format == "jsonl":
             surveyed = self._survey(self._settled)
@@ -179,7 +179,7 @@ class ColumnTypes:
             sample = _without_singles(self._plan, reader.infer(head, dialect, frozenset(), 1))
             enough = sample and not any(pa.types.is_null(type_) for type_ in sample.values())
             if enough and not {*dict(self._plan.previous or ()), *self._pins} - sample.keys():
-                return dict(sample), False
+                return dict(sorted(sample.items())), False
             return self._survey(frozenset()), True
         sample = reader_of(head.format, renamed=self._plan.renamed).infer(head, dialect, self._settled, 1)
         if any(pa.types.is_null(type_) for type_ in sample.values()):
@@ -215,6 +215,11 @@ class ColumnTypes:
                 types[name] = type_ if joined is None else joined
         return types
 
+    @property
+    def _head(self) -> Descriptor:
+        """The first piece of the input."""
+        return next(descriptor for part in self._parts for descriptor in part.descriptors)
+
     def _survey(self, settled: frozenset[str]) -> dict[str, pa.DataType | None]:
         """The narrowest type of each column over the whole span."""
         plan = self._plan
@@ -225,6 +230,8 @@ class ColumnTypes:
                 raise part.error
             types = join_all(types, part.types)
         types = _without_singles(self._plan, types)
+        if self._head.format == "tfrecord":  # its features have no order of their own
+            types = dict(sorted(types.items()))
         inputs = next((d.names for part in self._parts for d in part.descriptors), ())
         names = [plan.renamed.get(name, name) for name in inputs]
         return {name: types.get(name) for name in names or types}

@@ -89,6 +89,16 @@ def test_compression_is_known_by_its_bytes(ingested, compress):
     assert table["n"].to_pylist() == list(range(1000))
 
 
+@pytest.mark.parametrize("part_bytes", [1, 1 << 20])
+def test_columns_stand_in_the_order_of_their_names_wherever_a_file_is_cut(ingested, part_bytes):
+    """Also where the first record lacks one."""
+    table, report = ingested(
+        [{"n": [1]}, {"a": [1]}, {"m": [1]}], dialect=Dialect(block_bytes=1, part_bytes=part_bytes)
+    )
+
+    assert [name for name, _ in report.columns] == table.column_names == ["a", "m", "n"]
+
+
 def test_rows_do_not_depend_on_pieces(ingested):
     """Small blocks and pieces give the same rows in the same order, over several files."""
     rows = [{"n": [n], "s": [b"x" * (n % 70)]} for n in range(500)]
