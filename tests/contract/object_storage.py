@@ -65,7 +65,8 @@ def make_folder(url: ObjectUrl) -> None:
         pytest.skip("boto3 speaks the protocol of S3")
     import boto3
 
-    client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name=os.environ["AWS_REGION"])
+    session = boto3.Session()  # the one that is shared keeps the credentials of the first server
+    client = session.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name=os.environ["AWS_REGION"])
     client.put_object(Bucket=url.bucket, Key=f"{url.key}/", Body=b"")
     client.close()
 
