@@ -19,9 +19,11 @@ from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, PushedModel
 from spanwise.orchestrator.claim_record import facts_of, record_of
+from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.storage import ObjectUrl, is_object_url, open_bucket, parse_url
 from spanwise.orchestrator.store import Claim, Store
+from spanwise.orchestrator.verdict import find_origins
 
 _LOOK_BACK = 20  # runs
 _PATIENCE = timedelta(seconds=5)  # whoever asks only says what it sees
@@ -147,28 +149,35 @@ def highest_version(destination: Path) -> Path | None:
 
 
 def claim_pushes(store: Store, execution: Execution, outputs: Iterable[Artifact]) -> list[Claim]:
-    """The claims that record what an execution pushed; none for a version that this node had pushed last."""
+    """The claims that record what an execution pushed; none for a version that this node had pushed last.
+
+    A push of an export is also one of the models that it was made of.
+    """
     before: Counter[str] = Counter()
     claims = []
     for artifact in outputs:
         model, pushed = artifact.properties.get("model"), artifact.properties.get("pushed")
         if artifact.kind != PushedModel.kind or not pushed or not isinstance(model, str):
             continue
-        channel = channel_of(model)
-        last = next((push for push in pushes(store, channel) if push.node == execution.node), None)
         destination = str(artifact.properties.get("pushed_destination") or "")
-        if last is not None and (last.model, last.destination) == (model, destination):
-            continue
-        before[channel] += 1
-        place = f"{channel}#{_count(store, channel) + before[channel]}"
-        push = Push(
-            model=model,
-            node=execution.node,
-            run=execution.run_name,
-            destination=destination,
-        )
-        claims.append(Claim(SERVED, place, facts_of(push, without=("created",))))
+        for name in (model, *_find_origins(store, model)):
+            channel = channel_of(name)
+            last = next((push for push in pushes(store, channel) if push.node == execution.node), None)
+            if last is not None and (last.model, last.destination) == (name, destination):
+                continue
+            before[channel] += 1
+            place = f"{channel}#{_count(store, channel) + before[channel]}"
+            push = Push(model=name, node=execution.node, run=execution.run_name, destination=destination)
+            claims.append(Claim(SERVED, place, facts_of(push, without=("created",))))
     return claims
+
+
+def _find_origins(store: Store, model: str) -> list[str]:
+    """The names of the models that a model was made of; none where another program has named what was pushed."""
+    try:
+        return [origin.name for origin in find_origins(store, store.artifact(model))]
+    except NotRecorded:
+        return []
 
 
 def channel_of(model: str) -> str:

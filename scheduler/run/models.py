@@ -61,7 +61,7 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
     lease.current_after_collection(store, channel_of(model.name).split("/")[0], clock or lease.Clock())
     champion = find_champion(store, model.name)
     lost = champion is not None and is_marked(store, COLLECTED, champion)
-    serving = next((each for each in (model, *_made_of(store, model)) if _serves(store, each)), None)
+    serving = next((each for each in (*_made_of(store, model), model) if _serves(store, each)), None)
     instead = None if serving is None else find_champion(store, serving.name)
     if instead is not None and is_marked(store, COLLECTED, instead):
         instead = None

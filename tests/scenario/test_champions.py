@@ -7,6 +7,9 @@ import pytest
 
 from spanwise.components import Evaluator, Pusher, Threshold, Trainer
 from spanwise.orchestrator import Calendar, Component, Input, Model, Output, State
+from spanwise.orchestrator.history import History
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.store import Address
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import Champion
 from spanwise.scheduler.inspect.artifact_summary import summarize_artifact
@@ -296,6 +299,24 @@ def test_what_is_exported_of_a_model_that_a_person_has_blessed_is_pushed(exporti
     pushed, _ = exporting(1, at_most=0)
 
     assert pushed["pushed"] == 0
+
+
+def test_the_model_of_which_the_export_serves_is_the_champion_among_the_judged(exporting):
+    """Not the newest that is blessed: its export may have been withheld, or rolled back."""
+    exporting(1)
+    exporting(2)
+    exporting.say("p/Trainer/model/2", given=False)
+    exporting(1)
+    exporting.say("p/Trainer/model/2", given=True)
+
+    judged = History(exporting.bench.store, Address("p", "Trainer", "model"), Model, Run(pipeline="p"))
+
+    assert judged.champion().name == "p/Trainer/model/1"
+    assert [push.model for _, push in judged.served()] == [
+        "p/Trainer/model/1",
+        "p/Trainer/model/2",
+        "p/Trainer/model/1",
+    ]
 
 
 def test_an_export_that_a_person_has_blessed_is_no_champion_once_its_model_was_withdrawn(exporting):
