@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from spanwise.components.deferred_polars import pl
 from spanwise.components.transform.analyzers import Analyzer, Plain, PreprocessingError
+from spanwise.components.transform.divisors import spread_divisors
 from spanwise.components.transform.inner_nulls import drop_inner_nulls
 
 
@@ -89,7 +90,7 @@ class PreprocessingTrace:
 
     def resolve(self, analyzer: Analyzer[object], inputs: tuple[pl.Expr, ...], use: Use) -> pl.Expr:
         """The expression that `use` makes of the value, or a placeholder column while the value is unknown."""
-        inputs = tuple(map(drop_inner_nulls, inputs))
+        inputs = tuple(map(_without_neighbours, inputs))
         roots = tuple(sorted({name for each in inputs for name in each.meta.root_names()}))
         waits = tuple(key for name in roots for key in self._unknown.get(name, ()))
         if waits:
@@ -174,8 +175,13 @@ def trace_function(function: Preprocessing, trace: PreprocessingTrace) -> Prepro
             "{'distance': scale_to_z_score(columns['distance'])}."
         )
     for feature, expression in found.items():
-        trace.features[_feature(name, feature, expression)] = drop_inner_nulls(expression)
+        trace.features[_feature(name, feature, expression)] = _without_neighbours(expression)
     return trace
+
+
+def _without_neighbours(expression: pl.Expr) -> pl.Expr:
+    """The expression, so that no bit of a row's value depends on the rows around."""
+    return spread_divisors(drop_inner_nulls(expression))
 
 
 def _feature(function: str, feature: object, expression: object) -> str:

@@ -19,9 +19,11 @@ from spanwise.components.transform.preprocessing import (
     hash_buckets,
     impute_mean,
     maximum,
+    mean,
     one_hot,
     scale_to_0_1,
     scale_to_z_score,
+    standard_deviation,
     vocabulary,
 )
 from spanwise.components.transform.standalone import extract_source, load
@@ -110,6 +112,35 @@ def test_arithmetic_is_the_same_in_any_number_of_rows():
 
     for length in (1, 2, 3, 7):
         assert pl.concat([graph.apply(piece) for piece in rows.iter_slices(length)]).equals(whole)
+
+
+def test_a_divisor_that_a_condition_chooses_divides_alike_in_any_number_of_rows():
+    """Where all rows of a piece are divided by one of two constants, each is divided as among rows of both."""
+
+    def quotients(columns):
+        x, big, some = columns["x"], columns["big"], columns["some"]
+        return {
+            "of_two": x / pl.when(big).then(3.0).otherwise(7.0),
+            "below": x / (pl.when(big).then(3.0).otherwise(7.0) * 2 + 1).cast(pl.Float64),
+            "given": x / pl.coalesce(some, pl.lit(7.0)),
+            "nested": 1 + (x / pl.when(big).then(x).otherwise(7)).log(),
+            "hashed": x / (hash_buckets(columns["big"], 3) + pl.when(big).then(3).otherwise(7)),
+            "small": x.cast(pl.Float32) / pl.when(big).then(pl.lit(3, pl.Float32)).otherwise(pl.lit(7, pl.Float32)),
+            "listed": columns["list"].list.eval(pl.element() / pl.when(pl.element() > 3).then(3.0).otherwise(7.0)),
+            "learned": scale_to_z_score(x / pl.when(big).then(3.0).otherwise(7.0)),
+            "scaled": x / pl.when(big).then(standard_deviation(x)).otherwise(mean(x)),
+        }
+
+    x = np.random.default_rng(7).normal(size=300) * 10
+    rows = pl.DataFrame({"x": x, "big": x > 3, "some": [None if each < 0 else each for each in x]})
+    rows = rows.with_columns(list=pl.concat_list("x", pl.col("x") * 1.1))
+    graph = learned(quotients, rows)
+    whole = graph.apply(rows)
+
+    for length in (1, 2, 3, 7):
+        assert pl.concat([graph.apply(piece) for piece in rows.iter_slices(length)]).equals(whole)
+    assert whole["of_two"].to_list() == (x / np.where(x > 3, 3.0, 7.0)).tolist()
+    assert graph.outputs["small"] == pl.Float32
 
 
 def test_sums_of_lists_do_not_depend_on_the_rows_around():
