@@ -142,7 +142,7 @@ def scale_to_z_score(expression: pl.Expr, *, weight: pl.Expr | None = None) -> p
 
 
 def scale_to_0_1(expression: pl.Expr) -> pl.Expr:
-    """From 0 at the smallest to 1 at the largest value seen; later values may lie outside.
+    """From 0 at the smallest to 1, but for rounding, at the largest value seen; later values may lie outside.
 
     Where all values are equal, the bare distance from them. Null stays null and NaN NaN.
     """
