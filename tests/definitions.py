@@ -145,6 +145,9 @@ DEFINITIONS: dict[str, dict[str, dict[str, tuple[str, str]]]] = {
         "`one_hot`": {"scikit-learn": (TRANSFORM, "test_one_hot_is_scikit_learns_but_for_the_order")},
         "`hash_buckets`, `cross`": {"pinned values": (GRAPH, "test_hash_buckets_never_drift")},
         "`list.sum()`, `list.mean()`": {"NumPy": (TRANSFORM, "test_sums_of_lists_are_numpys")},
+        "`x / y`": {
+            "NumPy": (GRAPH, "test_a_divisor_that_a_condition_chooses_divides_alike_in_any_number_of_rows"),
+        },
         "with `weight=`": {
             "NumPy": (WEIGHTED, "test_weighted_figures_are_numpys"),
             "TFT": (TFX, "test_what_transform_makes_is_what_tft_makes"),
