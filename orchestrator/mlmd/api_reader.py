@@ -9,7 +9,7 @@ from ml_metadata.proto import metadata_store_pb2
 
 from spanwise.orchestrator.errors import StoreError
 from spanwise.orchestrator.mlmd import batches
-from spanwise.orchestrator.mlmd.connection import Proto, StoreConnection
+from spanwise.orchestrator.mlmd.connection import OWN_COLLATION, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow
 from spanwise.orchestrator.mlmd.text import Stored
 from spanwise.orchestrator.store import find_last
@@ -24,11 +24,7 @@ class ApiReader:
     def context(self, kind: str, name: str) -> ContextRow | None:
         found = self._connection.read("get_context_by_type_and_name", kind, name)
         if found is not None and found.name != name:
-            raise StoreError(
-                f"In the metadata {self._connection}, {name!r} and {found.name!r} are the same name, because of its "
-                "collation. Rename one, or create the database with another collation: "
-                "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-            )
+            raise self._same_name_error(name, found.name)
         return None if found is None else _context_row(found)
 
     def named_contexts(self, kind: str, names: Sequence[str]) -> list[ContextRow]:
@@ -38,13 +34,13 @@ class ApiReader:
         return seen + find_last(lambda further: self.context(kind, f"{prefix}{seen + further}") is not None)
 
     def contexts(self, names: Sequence[str]) -> list[ContextRow]:
-        return [_context_row(m) for m in self._connection.find("get_contexts_by_external_ids", names)]
+        return [_context_row(m) for m in self._find_named("get_contexts_by_external_ids", names)]
 
     def contexts_of_type(self, kind: str) -> list[ContextRow]:
         return [_context_row(m) for m in self._connection.read("get_contexts_by_type", kind)]
 
     def artifacts(self, names: Sequence[str]) -> list[ArtifactRow]:
-        return [_artifact_row(m) for m in self._connection.find("get_artifacts_by_external_ids", names)]
+        return [_artifact_row(m) for m in self._find_named("get_artifacts_by_external_ids", names)]
 
     def artifacts_by_id(self, ids: Sequence[int]) -> list[ArtifactRow]:
         return [_artifact_row(m) for m in self._connection.find("get_artifacts_by_id", ids)]
@@ -53,7 +49,7 @@ class ApiReader:
         return batches.read_each(self.artifacts_by_id, ids)
 
     def executions(self, names: Sequence[str]) -> list[ExecutionRow]:
-        return [_execution_row(m) for m in self._connection.find("get_executions_by_external_ids", names)]
+        return [_execution_row(m) for m in self._find_named("get_executions_by_external_ids", names)]
 
     def executions_by_id(self, ids: Sequence[int]) -> list[ExecutionRow]:
         return [_execution_row(m) for m in self._connection.find("get_executions_by_id", ids)]
@@ -79,6 +75,20 @@ class ApiReader:
 
     def close(self) -> None:
         """It has nothing of its own: the connection is its owner's."""
+
+    def _find_named(self, method: str, names: Sequence[str]) -> list[Proto]:
+        found = self._connection.find(method, names)
+        for other in {message.external_id for message in found}.difference(names):
+            raise self._same_name_error(
+                next((name for name in names if name.lower() == other.lower()), names[0]), other
+            )
+        return found
+
+    def _same_name_error(self, name: str, other: str) -> StoreError:
+        return StoreError(
+            f"In the metadata {self._connection}, {name!r} and {other!r} are the same name, because of its "
+            f"collation. Rename one, or create the database with another collation: {OWN_COLLATION}"
+        )
 
 
 def _context_row(message: Proto) -> ContextRow:

@@ -46,6 +46,9 @@ T = TypeVar("T")
 MOST_RACES = 1000
 """How often another process may take the next name before this is an error."""
 
+OWN_COLLATION = "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+"""What tells capitals from small letters."""
+
 _MAKES_DATABASE = "Creating database"
 
 _opening = threading.Lock()  # no other thread may open a file between the check and its use
@@ -145,9 +148,11 @@ class StoreConnection:
 
     def race_error(self, what: str) -> StoreError:
         """The error of one who was refused a name as taken, again and again."""
+        capitals = isinstance(self._where, DatabaseServer) and self._where.kind == "mysql"
+        folded = f", or two names differ in capitals alone, which it takes for one: {OWN_COLLATION}" if capitals else ""
         return StoreError(
             f"The metadata {self} refused {what} {MOST_RACES} times as taken, but it does not exist. "
-            "Another program may have recorded that name; check the metadata: spanwise doctor"
+            f"Another program may have recorded that name; check the metadata: spanwise doctor{folded}"
         )
 
     def close(self) -> None:

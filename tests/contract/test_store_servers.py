@@ -18,7 +18,7 @@ from spanwise.orchestrator.mlmd.silence import SILENT_S
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import AlreadyClaimed, Claim
 from tests.contract.conftest import SERVERS, fresh_url
-from tests.contract.records import MODELS, begin, model, publish, told
+from tests.contract.records import MODELS, begin, model, publish, publish_one, told
 from tests.contract.wire import Wire
 
 pytestmark = pytest.mark.skipif(not SERVERS, reason="no SPANWISE_TEST_MYSQL or SPANWISE_TEST_POSTGRESQL")
@@ -133,8 +133,11 @@ def test_a_server_that_ignores_capitals_does_not_mix_names_up():
     """Where `Flights` and `flights` are one name to the server, the second is refused with the way out."""
     store = open_store(os.environ["SPANWISE_TEST_MYSQL_CAPITALS"])
     store.begin_run(Run(pipeline="flights"))
+    publish_one(store, MODELS, model())
 
     for verb in (
+        lambda: publish_one(store, replace(MODELS, key="Model"), model()),
+        lambda: publish(store, MODELS, outputs={"report": (model(),), "Report": (model(),)}),
         lambda: store.begin_run(Run(pipeline="Flights")),
         lambda: store.run("Flights", 1),
         lambda: list(store.runs("Flights")),
