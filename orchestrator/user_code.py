@@ -375,6 +375,12 @@ def execute_file(name: str, file: str) -> types.ModuleType:
     return module
 
 
+def may_be_rewritten(module: str) -> bool:
+    """Whether the code of a module may differ from what its file says: pytest has loaded it, or what checks types."""
+    loader = getattr(sys.modules.get(module), "__loader__", None)
+    return loader is not None and type(loader) not in (SourceFileLoader, _SourceLoader)
+
+
 def search_paths() -> list[str]:
     """Where this process finds modules, without the libraries: another process may have its own."""
     libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))

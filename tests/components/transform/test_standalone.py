@@ -1,13 +1,17 @@
 """Standalone sources: a preprocessing function as a module of its own, with everything of the user's that it uses."""
 
+import ast
 import datetime as dt
 import math
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial, wraps
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -364,6 +368,25 @@ def test_a_file_that_was_edited_since_it_was_loaded_is_refused(tmp_path, edited)
 
     with pytest.raises(PreprocessingError, match=r"edited\.py has changed since it was loaded"):
         extract_source(used)
+
+
+def test_code_that_was_rewritten_when_it_was_loaded_is_no_edit(tmp_path, monkeypatch):
+    """As by what checks types at run time: its source is still what the user has written."""
+
+    class Checking(SourceFileLoader):
+        def source_to_code(self, data, path, *, _optimize=-1):
+            tree = ast.parse(data)
+            tree.body[0].body.insert(0, ast.parse("assert x is not None").body[0])
+            return compile(ast.fix_missing_locations(tree), path, "exec")
+
+    file = tmp_path / "checked.py"
+    file.write_text("def half(x):\n    return x / 2\n")
+    spec = spec_from_loader("checked", Checking("checked", str(file)))
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "checked", module)
+    spec.loader.exec_module(module)
+
+    assert run(module.half, 6) == 3
 
 
 def test_a_thread_that_asks_for_a_module_meanwhile_gets_it_whole():
