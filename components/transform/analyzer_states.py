@@ -144,6 +144,8 @@ _MODULES = (
     "../pipelines/input/decimals.py",
     "row_blocks.py",
     "statistics/weighted.py",
+    "transform/divisors.py",
+    "transform/inner_nulls.py",
     "transform/preprocessing.py",
     "transform/trace.py",
     "row_hash.py",
