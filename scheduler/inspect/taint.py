@@ -83,6 +83,7 @@ class TaintReport:
     reached: bool  #: the newest window still contains the span
     outlived: bool  #: the newest model of each node that trained these is not tainted
     backfill: str  #: the command that trains without the wrong data
+    typed: tuple[str, ...]  #: the arguments in it, "name=value"
 
     @property
     def serving(self) -> tuple[TaintedModel, ...]:
@@ -183,6 +184,7 @@ def trace_taint(
         reached=reached,
         outlived=_are_outlived(store, models),
         backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again]),
+        typed=newest.typed,
     )
 
 

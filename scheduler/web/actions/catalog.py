@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -47,6 +48,7 @@ class Action:
 
 
 _FILE = FormField(name="file", label="Pipeline file")
+_PARAMS = FormField(name="params", label="Arguments", required=False, hint="such as window=7 'data=my data'")
 _RUN = FormField(name="run", label="Run")
 _MODEL = FormField(name="model", label="Model")
 _BECAUSE = FormField(name="because", label="Why", hint="recorded, for whoever reads it in a year")
@@ -57,9 +59,17 @@ def _given(form: Form, name: str, option: str) -> list[str]:
     return [f"{option}={form[name].strip()}"] if form.get(name, "").strip() else []
 
 
+def _arguments(form: Form) -> list[str]:
+    """The arguments of the pipeline function, as a shell would split them."""
+    try:
+        return [f"--param={text}" for text in shlex.split(form.get("params", ""))]
+    except ValueError as error:
+        raise UsageError(f"Arguments: {error}. Write each as name=value, in quotes where it has a space.") from error
+
+
 def _run(form: Form) -> list[str]:
     chosen = [*_given(form, "span", "--span"), *_given(form, "first", "--from"), *_given(form, "only", "--only")]
-    return ["run", *chosen, "--", form["file"]]
+    return ["run", *chosen, *_arguments(form), "--", form["file"]]
 
 
 def _backfill(form: Form) -> list[str]:
@@ -68,7 +78,7 @@ def _backfill(form: Form) -> list[str]:
     if first and not what:
         what = [f"--span={first}..{last}" if last and last != first else f"--span={first}"]
     options = [f"--{name.replace('_', '-')}" for name in ("train_once", "skip_absent", "warm_start") if form.get(name)]
-    return ["backfill", *what, *options, "--", form["file"]]
+    return ["backfill", *what, *options, *_arguments(form), "--", form["file"]]
 
 
 def _judge(word: str) -> Callable[[Form], list[str]]:
@@ -96,6 +106,7 @@ _ALL = (
             FormField(name="span", label="Span", required=False, hint="empty is the newest"),
             FormField(name="first", label="From node", required=False, hint="this node and all after it"),
             FormField(name="only", label="Only node", required=False),
+            _PARAMS,
         ),
         command=_run,
     ),
@@ -122,6 +133,7 @@ _ALL = (
             _FILE,
             FormField(name="first", label="First span", required=False),
             FormField(name="last", label="Last span", required=False),
+            _PARAMS,
             FormField(name="missed", label="All missed ticks", required=False, check=True),
             FormField(name="stale", label="All spans with a newer version", required=False, check=True),
             FormField(name="train_once", label="Train one model at the end", required=False, check=True),

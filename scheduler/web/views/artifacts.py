@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.inspect.taint import number_of_version, split_span, trace_taint
 from spanwise.scheduler.web.pages import Page
@@ -53,6 +55,7 @@ def show_tainted(site: WebSite, ask: Ask) -> Page:
         "version": ask.query.get("version", ""),
         "versions": sorted({number_of_version(artifact) for artifact in found.published}),
         "target": found.backfill.rpartition(" ")[2].rpartition("=")[2],
+        "params": shlex.join(found.typed),
         "source": site.client.pipeline(pipeline).source,
         "graph": draw_descendants(site.store, found),
         "older": find_older(site.store, found),

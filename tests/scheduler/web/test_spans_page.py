@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from spanwise.orchestrator import Anomalies, Model, State
+from spanwise.orchestrator import Anomalies, Model, State, UsageError
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.inspect import span_history
+from spanwise.scheduler.web.actions.catalog import ACTIONS
 from spanwise.scheduler.web.queries import spans as queries
 from spanwise.scheduler.web.site import WebSite
 from tests.scheduler.client.conftest import FIRST
@@ -210,3 +211,17 @@ def test_the_page_of_a_span_is_about_its_node(past, page):
     assert "span=Returns%3D2013-01-01" in theirs
     assert "What Returns=2013-01-01 reached" in reached
     assert "ExampleGen/examples" not in reached
+
+
+def test_the_backfill_that_is_planned_is_the_one_that_is_shown(past, page):
+    """With the arguments of the newest run; without them it would read the default input."""
+    past.begin(FIRST, typed=("data=my data", "window=3"))
+    past.train([past.ingest(FIRST)])
+
+    shown = page("/p/flights/tainted?span=2013-01-01").text
+    form = re.search(r'href="(/do/backfill[^"]*)"', shown)[1].replace("&amp;", "&")
+
+    assert "--param &#39;data=my data&#39; --param window=3 --span 2013-01-01" in shown
+    assert "--span=2013-01-01 &#39;--param=data=my data&#39; --param=window=3" in page(form).text
+    with pytest.raises(UsageError, match="Arguments: No closing quotation"):
+        ACTIONS["backfill"].words({"file": "flights.py", "params": "it's"})
