@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from spanwise.orchestrator.run import format_source
 from spanwise.scheduler.inspect.why import explain, format_explanation
 from spanwise.scheduler.web.pages import Page
@@ -17,7 +19,8 @@ def _number(ask: Ask) -> int:
 def show_run(site: WebSite, ask: Ask) -> Page:
     """One run, live while it runs."""
     view = read_run(site, ask.path["pipeline"], _number(ask))
-    facts = {"view": view, "run": view.run, "source": format_source(view.run.source) if view.run.source else ""}
+    source = format_source(view.run.source) if view.run.source else ""
+    facts = {"view": view, "run": view.run, "source": source, "params": shlex.join(view.run.typed)}
     return Page("run.html", f"Run {view.run.name}", facts, view.run.pipeline, "runs")
 
 

@@ -225,3 +225,11 @@ def test_the_backfill_that_is_planned_is_the_one_that_is_shown(past, page):
     assert "--span=2013-01-01 &#39;--param=data=my data&#39; --param=window=3" in page(form).text
     with pytest.raises(UsageError, match="Arguments: No closing quotation"):
         ACTIONS["backfill"].words({"file": "flights.py", "params": "it's"})
+
+
+def test_a_run_is_run_again_with_its_arguments(past, page):
+    """What is typed for a run is what *Run again* types."""
+    past.begin(FIRST, typed=("data=my data",))
+    form = re.search(r'href="(/do/run[^"]*)"', page("/runs/flights/1").text)[1].replace("&amp;", "&")
+
+    assert "&#39;--param=data=my data&#39;" in page(form).text
