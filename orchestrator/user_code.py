@@ -232,11 +232,20 @@ def _find_spec(name: str, paths: Sequence[str] | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, paths) if hasattr(finder, "find_spec") else None
-        except (KeyError, ImportError):  # a namespace package inside one that is not imported yet
+        except KeyError:  # a namespace package inside one that is not imported, which Python asks for the place
+            spec = _namespace_spec(name, paths or ())
+        except ImportError:
             continue
         if spec is not None:
             return spec
     return None
+
+
+def _namespace_spec(name: str, paths: Sequence[str]) -> ModuleSpec:
+    folders = (Path(path, name.rpartition(".")[2]) for path in paths)
+    spec = ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(folder) for folder in folders if folder.is_dir()]
+    return spec
 
 
 def _name_bits(op: int) -> int:

@@ -539,6 +539,22 @@ def test_different_changes_have_different_fingerprints(prints):
     assert len({prints[0][name] for name in CHANGES}) == len(CHANGES)
 
 
+@pytest.mark.parametrize("text", ["import plain.inner.leaf", "from plain.inner import leaf"])
+def test_a_module_in_folders_without_init_counts_before_it_is_imported(text, tmp_path, monkeypatch):
+    """Folders without `__init__.py`, one in the other, are packages too: a function may import from them as it runs."""
+    (tmp_path / "plain" / "inner").mkdir(parents=True)
+    leaf = tmp_path / "plain" / "inner" / "leaf.py"
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, object] = {}
+    exec(f"def load():\n    {text}", names)
+
+    leaf.write_text("VALUE = 1\n")
+    first = of_function(names["load"])
+    leaf.write_text("VALUE = 2\n")
+
+    assert of_function(names["load"]) != first
+
+
 def triple(n):
     return n * 3
 
