@@ -360,6 +360,7 @@ class Rejects(Artifact):
     span: int
     version: int | None
     rows: int
+    calendar: str | None  #: how the span is written: number, day or hour
 
 
 class Statistics(Artifact, kind="ExampleStatistics"):
@@ -397,6 +398,7 @@ class Model(Artifact):
     """A trained model, in whatever files its framework writes."""
 
     spans: list[int] | None  #: the spans it learned from
+    calendar: str | None  #: how those are written; None where it is not recorded, or they are of several calendars
     base: str | None  #: name of the model it was warm-started from
     graph_digest: str | None  #: of the transform graph that it was trained with, which is its folder `graph`
     snapshots: dict[str, int] | None  #: use of dataset snapshots: hits, misses, written, bytes_read, bytes_written

@@ -255,6 +255,7 @@ class ExampleGen(Component):
             log.info("columns-added", extra={"span": span, "columns": report.new_columns})
         if report.rejected:
             rejects.span, rejects.version, rejects.rows = span, version, report.rejected
+            rejects.calendar = self.calendar.value
             first = report.reject_examples[0]
             facts = {"rows": report.rejected, "first": f"{first.path}, line {first.line}", "reason": first.reason}
             log.warning("rows-rejected", extra=facts)

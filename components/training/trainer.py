@@ -164,6 +164,8 @@ class Trainer(Component):
             _add_graph(self.name, name, graph, model)
         model.graph_digest = digest
         model.spans = list(task.spans)
+        calendars = {e.calendar for e in ordered}
+        model.calendar = calendars.pop() if len(calendars) == 1 else None
         model.base = base.name if base is not None else None
         model.snapshots = counts or None
 

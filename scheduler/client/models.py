@@ -14,6 +14,7 @@ from spanwise.orchestrator.verdict import find_standing
 from spanwise.scheduler.client.artifacts import ArtifactRecord
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_number, format_spans, format_time, run_calendar
+from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.run_outputs import find_model_channel
 
 
@@ -134,5 +135,5 @@ def _record(session: Session, artifact: Artifact, run: Run, executions: list[Exe
         pushes=tuple(push for push in every if push.model == artifact.name),
         serves=bool(every) and every[0].model == artifact.name,
         blessed=standing.holds() if standing.by_judge else None,
-        spans_label=format_spans(learned, run_calendar(run)) if learned else "",
+        spans_label=format_spans(learned, records.artifact_calendar(artifact, run_calendar(run))) if learned else "",
     )

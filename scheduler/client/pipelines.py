@@ -55,7 +55,7 @@ class WindowRecord:
     @property
     def labels(self) -> list[str]:
         """Those spans as people write them."""
-        return [self.calendar.label(span) for span in self.spans]
+        return [wanted.label for wanted in self.resolver.spans if wanted.chosen is not None]
 
     def document(self) -> Document:
         """As `spanwise window --json` prints it."""

@@ -6,9 +6,11 @@ import shlex
 
 import pytest
 
+from spanwise.scheduler.web.queries.model_metrics import read_trained
 from tests.scheduler import conftest
+from tests.scheduler.web import conftest as pages
 
-folder, spanwise = conftest.folder, conftest.spanwise
+folder, spanwise, site = conftest.folder, conftest.spanwise, pages.site
 
 PIPELINE = '''
 """Clicks are counted by the day, prices by the month; countries are a table that never changes."""
@@ -279,3 +281,47 @@ def test_what_learned_of_a_month_is_found_by_the_month(lake, folder, spanwise):
         found = json.loads(spanwise("tainted", "both", "--span", label, "--json")[1])
         assert found["span_label"] == label
         assert again in found["backfill"]
+
+
+TRAINED = '''
+"""Clicks are counted by the day, prices by the month; a model learns from each."""
+
+from spanwise import ExampleGen, Pipeline, RollingWindow, Trainer
+
+
+def fit(task):
+    (task.model_dir / "model").write_text("fitted")
+
+
+def both() -> Pipeline:
+    clicks = ExampleGen(pattern="lake/clicks/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv", name="clicks")
+    prices = ExampleGen(pattern="lake/prices/{YYYY}-{MM}/v{VERSION}/*.csv", name="prices", bad_rows="keep")
+    days = RollingWindow(clicks["examples"], size=1, name="days")
+    months = RollingWindow(prices["examples"], size=1, name="months")
+    daily = Trainer(examples=days["examples"], run_fn=fit, name="daily")
+    monthly = Trainer(examples=months["examples"], run_fn=fit, name="monthly")
+    return Pipeline("both", [clicks, prices, days, months, daily, monthly])
+'''
+
+
+def test_what_a_model_learned_from_is_written_in_the_calendar_of_what_it_read(lake, folder, spanwise, site):
+    """By `show`, the client and the page alike; a month was written as the day of the same number, in 1971."""
+    (folder / "both.py").write_text(TRAINED)
+    with (folder / "lake/prices/2026-11/v1/rows.csv").open("a") as rows:
+        rows.write("1,2,3\n")
+    code, out, err = spanwise("run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-11")
+    assert code == 0, out + err
+
+    shown = spanwise("show", "both")[1]
+
+    learned = {"daily": "2026-11-21", "monthly": "2026-11"}
+    assert sorted(re.findall(r"learned from (.*)", shown)) == sorted(learned.values())
+    pipeline = site.client.pipeline()
+    assert {model.node: model.spans_label for model in pipeline.models()} == learned
+    assert {window.node: window.labels for window in pipeline.window()} == {
+        "days": ["2026-11-21"],
+        "months": ["2026-11"],
+    }
+    (trained,) = read_trained(site, [pipeline.latest.run])
+    assert trained.spans == learned[trained.name.split("/")[1]]
+    assert [artifact.span_label for artifact in pipeline.artifacts("Rejects")] == ["2026-11"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.scheduler.formatting import format_run_span, format_spans, run_calendar
+from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.run_outputs import is_trained, list_made
 from spanwise.scheduler.web.site import WebSite
 
@@ -76,7 +77,7 @@ def _describe(run: Run, made: Sequence[tuple[Execution, Artifact]]) -> TrainedMo
 def _learned(run: Run, model: Artifact) -> str:
     spans = model.properties.get("spans")
     learned = [span for span in spans if isinstance(span, int)] if isinstance(spans, list) else []
-    return format_spans(learned, run_calendar(run)) if learned else ""
+    return format_spans(learned, records.artifact_calendar(model, run_calendar(run))) if learned else ""
 
 
 def _numbers(found: object) -> dict[str, float]:
