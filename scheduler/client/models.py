@@ -15,7 +15,7 @@ from spanwise.scheduler.client.artifacts import ArtifactRecord
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_number, format_spans, format_time, run_calendar
 from spanwise.scheduler.inspect import records
-from spanwise.scheduler.inspect.run_outputs import find_model_channel
+from spanwise.scheduler.inspect.run_outputs import find_model_channel, is_baseline
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,8 @@ def _made(executions: list[Execution]) -> Iterator[Artifact]:
 
 def _record(session: Session, artifact: Artifact, run: Run, executions: list[Execution]) -> ModelRecord:
     store: Store = session.store
-    mine = [e for e in executions if any(a.id == artifact.id for row in e.inputs.values() for a in row)]
+    read = [e for e in executions if any(a.id == artifact.id for row in e.inputs.values() for a in row)]
+    mine = [e for e in read if not is_baseline(artifact, e)]
     made = [a for e in mine if not e.chosen for row in e.outputs.values() for a in row]
     blessing = next((a for a in made if a.kind == Blessing.kind), None)
     evaluation = next((a for a in made if a.kind == Evaluation.kind), None)

@@ -59,6 +59,11 @@ def is_trained(execution: Execution, artifact: Artifact) -> bool:
     return artifact.kind == Model.kind and execution.reused is None
 
 
+def is_baseline(model: Artifact, execution: Execution) -> bool:
+    """Whether an execution has only compared another model with this one."""
+    return any(a.id == model.id for a in execution.inputs.get("baseline", ()))
+
+
 def read_learned(store: Store, address: Address) -> dict[int, Artifact]:
     """What the model that serves has learned from: by span, the artifact at this address."""
     channel = find_model_channel(store, address.pipeline)

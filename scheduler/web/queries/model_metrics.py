@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation
 from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_run_span, format_spans, run_calendar
 from spanwise.scheduler.inspect import records
-from spanwise.scheduler.inspect.run_outputs import is_trained, list_made
+from spanwise.scheduler.inspect.run_outputs import is_baseline, is_trained, list_made
 from spanwise.scheduler.web.site import WebSite
 
 _FIRST = ("auc", "accuracy", "f1", "r2", "rmse", "mae", "log_loss")
@@ -41,8 +42,11 @@ def read_trained(site: WebSite, runs: Sequence[Run]) -> list[TrainedModel]:
     runs = [run for run in runs if not run.replay]
     unknown = [run for run in runs if not site.memo.holds(_key(run))]
     made = list_made(site.store, unknown) if unknown else {}
+    judges = {e.id for row in made.values() for e, a in row if a.kind in (Evaluation.kind, Blessing.kind)}
+    read = {(link.execution, link.artifact) for link in site.store.links(executions=list(judges)) if link.read}
     found = [
-        site.memo.get(_key(run), partial(_describe, run, made.get(run.name, ())), for_s=_keep_s(run)) for run in runs
+        site.memo.get(_key(run), partial(_describe, site.store, run, made.get(run.name, ()), read), for_s=_keep_s(run))
+        for run in runs
     ]
     return [each for each in found if each is not None]
 
@@ -55,12 +59,19 @@ def _keep_s(run: Run) -> float:
     return float("inf") if run.state.ended else 2.0
 
 
-def _describe(run: Run, made: Sequence[tuple[Execution, Artifact]]) -> TrainedModel | None:
-    model = next((a for e, a in made if is_trained(e, a)), None)
+def _describe(
+    store: Store, run: Run, made: Sequence[tuple[Execution, Artifact]], read: Collection[tuple[int, int]]
+) -> TrainedModel | None:
+    """Of several models of a run, that of the node which comes first in the pipeline; `read` is what judges read."""
+    trained = ((e, a) for e, a in made if is_trained(e, a))
+    model = next((a for _, a in sorted(trained, key=lambda each: run.nodes.index(each[0].node))), None)
     if model is None:
         return None
-    evaluation = next((a for _, a in made if a.kind == Evaluation.kind), None)
-    blessing = next((a for _, a in made if a.kind == Blessing.kind), None)
+    judges = {e.id for e, _ in made if (e.id, model.id) in read}
+    if len(judges) > 1:
+        judges = {id for id in judges if not is_baseline(model, store.execution(id))}  # noqa: A001
+    evaluation = next((a for e, a in made if a.kind == Evaluation.kind and e.id in judges), None)
+    blessing = next((a for e, a in made if a.kind == Blessing.kind and e.id in judges), None)
     return TrainedModel(
         run=run,
         model=model.id,

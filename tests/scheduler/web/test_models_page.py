@@ -3,6 +3,7 @@
 import json
 import re
 
+from spanwise.orchestrator import Blessing, Evaluation, Model
 from tests.scheduler.client.conftest import FIRST
 from tests.scheduler.web.test_pages import text_of
 
@@ -51,6 +52,30 @@ def test_slices_of_the_newest_model_are_listed_with_their_intervals(past, page):
     assert "auc of both by origin" in both
     assert "0.75" in both
     assert "0.8" in both
+
+
+def test_each_model_has_the_figures_of_the_evaluation_that_read_it(past, page, site):
+    """Of two that a run trains, whichever is evaluated first; to be the baseline of the other is no evaluation."""
+    past.begin(FIRST)
+    examples = past.ingest(FIRST)
+    model = past.train([examples])
+    (other,) = past.do("Trainer2", {"examples": [examples]}, model=[past.draft(Model, spans=[FIRST])])["model"]
+    facts = {"current_model": other.name, "current_model_id": other.id}
+    past.do(
+        "Evaluator2",
+        {"model": [other], "examples": [examples], "baseline": [model]},
+        evaluation=[past.draft(Evaluation, metrics={"auc": 0.55})],
+        blessing=[past.draft(Blessing, blessed=0, **facts)],
+    )
+    past.evaluate(model, [examples], auc=0.8)
+
+    (listed,) = page("/api/pipelines/flights/models").json()
+
+    assert (listed["model"], listed["metrics"], listed["blessed"]) == (model.name, {"auc": 0.8}, True)
+    assert {each.name: each.metrics for each in site.client.pipeline().models()} == {
+        model.name: {"auc": 0.8},
+        other.name: {"auc": 0.55},
+    }
 
 
 def test_an_evaluation_that_is_gone_or_damaged_leaves_the_metrics_that_were_recorded(past, page):
