@@ -9,7 +9,7 @@ import hashlib
 import math
 import struct
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeGuard
 
@@ -132,14 +132,46 @@ class NoRecipe(Exception):
         self.what = what
 
 
+@dataclass(frozen=True)
+class ValueGraph:
+    """A value and all that it is made of, laid out and not digested yet."""
+
+    nodes: Sequence[ValueNode]  #: the value itself first; none of a plain value
+    texts: frozenset[str]  #: all texts in it
+    plain: Scalar = None
+
+    @property
+    def arguments(self) -> frozenset[str]:
+        """The names by which a caller could pass something to the code in it."""
+        return frozenset(name for node in self.nodes for name in node.arguments)
+
+    def digest(self, texts: Collection[str] = ()) -> bytes:
+        """The encoded value, or the encoded digest of it. `texts` may be names of arguments, besides its own."""
+        if not self.nodes:
+            return encode(self.plain)
+        for node in self.nodes:
+            names = [(at, name) for at, name in enumerate(node.arguments) if name in self.texts or name in texts]
+            node.links += [encode_text(f"{at} {name}") for at, name in names]
+        return _digest_nodes(self.nodes)[0]
+
+
 def digest_graph(root: object, who: str, describe: Callable[[object], ValueNode]) -> bytes:
     """The encoded value, or the encoded digest of it and all that it is made of, each as `describe` says.
 
     Raises:
         Unfingerprintable: something in it has no recipe; `who` opens the message.
     """
+    return encode(root) if is_scalar(root) else lay_out(root, who, describe).digest()
+
+
+def lay_out(root: object, who: str, describe: Callable[[object], ValueNode]) -> ValueGraph:
+    """A value and all that it is made of, each as `describe` says; to be digested once.
+
+    Raises:
+        Unfingerprintable: something in it has no recipe; `who` opens the message.
+    """
     if is_scalar(root):
-        return encode(root)
+        return ValueGraph((), frozenset([root] if isinstance(root, str) else []), root)
     values: list[object] = [root]
     parents: list[tuple[int, str]] = [(-1, who)]
     numbers = {_identity(root): 0}
@@ -165,9 +197,7 @@ def digest_graph(root: object, who: str, describe: Callable[[object], ValueNode]
                 node.links.append(child)
         texts.update(node.texts)
         nodes.append(node)
-    for node in nodes:
-        node.links += [encode_text(f"{at} {name}") for at, name in enumerate(node.arguments) if name in texts]
-    return _digest_nodes(nodes)[0]
+    return ValueGraph(nodes, frozenset(texts))
 
 
 class SameValue:

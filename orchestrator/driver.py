@@ -320,7 +320,7 @@ def _key(
         return fingerprint.cache_key(
             component=f"{run.pipeline}/{node.name}",
             code=fingerprint.of_class(type(node)),
-            parameters=_fingerprint_parameters(node, {**node.parameters, **prepared}),
+            parameters=_fingerprint_parameters(node, prepared),
             inputs={n: [fingerprint.of_artifact(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
             extra={**unverified_part(node.parameters, run.beam), **decided},
@@ -356,12 +356,9 @@ def _find_decided(node: Component, run: Run, store: Store, inputs: Artifacts) ->
     return {"verdict": " and ".join(words)} if words else {}
 
 
-def _fingerprint_parameters(node: Component, parameters: Mapping[str, object]) -> dict[str, str]:
-    return {
-        n: fingerprint.of_value(v, who=f"parameter {n!r} of {node.name}")
-        for n, v in parameters.items()
-        if n not in node.hints
-    }
+def _fingerprint_parameters(node: Component, prepared: Mapping[str, object]) -> dict[str, str]:
+    given, found = ({n: v for n, v in values.items() if n not in node.hints} for values in (node.parameters, prepared))
+    return fingerprint.of_parameters(type(node), given, found, who=node.name)
 
 
 def find_edits(node: Component, made: Execution) -> list[str]:
@@ -371,7 +368,7 @@ def find_edits(node: Component, made: Execution) -> list[str]:
     """
     given = {n: v for n, v in node.parameters.items() if n not in node.hints}
     try:
-        parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, given).items()}
+        parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, {}).items()}
         now, then = {"code": fingerprint.of_class(type(node)), **parts}, made.key_parts
     except UsageError:  # it cannot be fingerprinted, so it was never cached
         then = {}

@@ -25,7 +25,7 @@ from spanwise.orchestrator import durable
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.bindings import Bindings, noticed_bindings
 from spanwise.orchestrator.code_digest import PYTHON, annotation_text
-from spanwise.orchestrator.digest import digest, digest_graph, encode_text, frame, hash_parts, new_hash
+from spanwise.orchestrator.digest import digest, digest_graph, encode_text, frame, hash_parts, lay_out, new_hash
 from spanwise.orchestrator.errors import Unfingerprintable
 from spanwise.orchestrator.value_digest import describe
 
@@ -39,6 +39,7 @@ __all__ = [
     "of_artifact",
     "of_class",
     "of_function",
+    "of_parameters",
     "of_tree",
     "of_value",
     "versions",
@@ -103,6 +104,25 @@ def of_class(cls: type, *, who: str | None = None) -> str:
     run = inspect.unwrap(run) if callable(run) else None
     specification = _signature(run) if isinstance(run, types.FunctionType) else b""
     return hash_parts("class", [encode_text(PYTHON), specification, digest_graph(cls, name, describe)]).hex()
+
+
+def of_parameters(
+    cls: type, parameters: Mapping[str, object], prepared: Mapping[str, object], *, who: str
+) -> dict[str, str]:
+    """The digest of each parameter of a component, and of each value that it prepared, as `of_value` gives it.
+
+    But an argument's name counts also where a string or keyword of that name is met in the component or in another
+    parameter, since the component may pass arguments by name to a function among the parameters.
+    """
+    given, found = (
+        {name: lay_out(value, f"parameter {name!r} of {who}", describe) for name, value in values.items()}
+        for values in (parameters, prepared)
+    )
+    texts: set[str] = set()
+    if any(graph.arguments for graph in given.values()):
+        texts.update(lay_out(cls, f"class {cls.__qualname__!r}", describe).texts)
+        texts.update(*(graph.texts for graph in given.values()))
+    return {name: hash_parts("value", [graph.digest(texts)]).hex() for name, graph in {**given, **found}.items()}
 
 
 def _signature(run: types.FunctionType) -> bytes:

@@ -751,6 +751,32 @@ def test_a_decorator_around_run_does_not_hide_its_specification():
     assert decorated(lambda self, examples: None) != decorated(lambda self, rows: None)
 
 
+def test_the_names_of_arguments_that_a_component_passes_by_name_count():
+    """Swapping the names of two arguments is seen where the component, or another parameter, has texts of the names."""
+
+    class Call:
+        def run(self, function, options):
+            return function(**options)
+
+    class CallByName:
+        def run(self, function):
+            return function(top=1, bottom=2)
+
+    def one(top, bottom):
+        return top - bottom
+
+    def other(bottom, top):
+        return bottom - top
+
+    for cls, rest in [(Call, {"options": {"top": 1, "bottom": 2}}), (CallByName, {})]:
+        prints = [
+            fingerprint.of_parameters(cls, {"function": each, **rest}, {}, who="Call")["function"]
+            for each in (one, other)
+        ]
+        assert one(top=1, bottom=2) != other(top=1, bottom=2)
+        assert prints[0] != prints[1]
+
+
 # --- folders
 
 
