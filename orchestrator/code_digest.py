@@ -21,6 +21,7 @@ from pathlib import Path
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.bindings import noticed_bindings
 from spanwise.orchestrator.digest import (
+    NAMES,
     NoRecipe,
     SameValue,
     ValueChild,
@@ -174,8 +175,10 @@ def _function(function: types.FunctionType) -> ValueNode:
     given = [ValueChild(f"default {at}", value) for at, value in enumerate(function.__defaults__ or ())]
     surroundings = [*cells, *given, *attribute_children(function.__kwdefaults__ or {})]
     if distribution is None:
-        code = CodeScope(function.__code__, names, _package(names))
-        return ValueNode("function", [ValueChild("", code), *surroundings])
+        code = ValueChild("", CodeScope(function.__code__, names, _package(names)))
+        return ValueNode(
+            "function", [code, *surroundings, *attribute_children(vars(function))], name=function.__qualname__
+        )
     if _is_public(function) or not surroundings:
         return describe_by_name("function", function, function.__qualname__)
     if names.get("__name__") == "functools" and hasattr(function, "registry"):  # it closes over a cache
@@ -330,7 +333,8 @@ def _code(scope: CodeScope) -> ValueNode:
             stream.append(op.to_bytes(2, "little") + number.to_bytes(4, "little"))
     keywords = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
     parts = [frame(b"y", b"".join(stream)), *constants, *_surroundings(scope, operations)]
-    return ValueNode("code", parts, arguments=keywords)
+    read = [name for op, _, name, _ in operations if name in NAMES and op in user_code.ATTRIBUTES]
+    return ValueNode("code", parts, arguments=keywords, texts=read, name=code.co_qualname)
 
 
 def _operations(code: types.CodeType) -> list[Operation]:

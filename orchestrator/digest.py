@@ -108,6 +108,7 @@ class ValueNode:
     ordered: bool = True
     arguments: Sequence[str] = ()  #: names by which a caller could pass something to this code
     texts: Sequence[str] = ()  #: texts in it that could be such names, besides its children
+    name: str = ""  #: its own name, which counts only where code reads the names of functions
     links: list[bytes | int] = field(default_factory=list)  #: `parts` with each child encoded or numbered
 
 
@@ -132,6 +133,10 @@ class NoRecipe(Exception):
         self.what = what
 
 
+NAMES = frozenset({"__name__", "__qualname__"})
+"""The texts in a value whose code reads the names of functions."""
+
+
 @dataclass(frozen=True)
 class ValueGraph:
     """A value and all that it is made of, laid out and not digested yet."""
@@ -141,17 +146,20 @@ class ValueGraph:
     plain: Scalar = None
 
     @property
-    def arguments(self) -> frozenset[str]:
-        """The names by which a caller could pass something to the code in it."""
-        return frozenset(name for node in self.nodes for name in node.arguments)
+    def has_names(self) -> bool:
+        """Whether there is code in it whose name, or those of its arguments, may count."""
+        return any(node.name or node.arguments for node in self.nodes)
 
     def digest(self, texts: Collection[str] = ()) -> bytes:
         """The encoded value, or the encoded digest of it. `texts` may be names of arguments, besides its own."""
         if not self.nodes:
             return encode(self.plain)
+        met = self.texts.union(texts)
+        reads_names = not NAMES.isdisjoint(met)
         for node in self.nodes:
-            names = [(at, name) for at, name in enumerate(node.arguments) if name in self.texts or name in texts]
-            node.links += [encode_text(f"{at} {name}") for at, name in names]
+            node.links += [encode_text(f"{at} {name}") for at, name in enumerate(node.arguments) if name in met]
+            if node.name and reads_names:
+                node.links.append(encode_text(node.name))
         return _digest_nodes(self.nodes)[0]
 
 

@@ -80,9 +80,9 @@ def of_function(function: Callable[..., object], *, who: str | None = None) -> s
     """The digest of a callable: its code, defaults, closure, and, recursively, each global that the code names.
 
     Functions of the project count by their own code, libraries by distribution and version, the standard library by
-    the version of Python (which is always part of it, since bytecode changes with it). A function's own name does not
-    count. An argument's name counts only where a string or keyword of that name can be met in the code reached: a
-    rename is free, while swapping the names of two arguments that are passed by keyword is not.
+    the version of Python (which is always part of it, since bytecode changes with it). A function's own name counts
+    only where the code reached reads such names (`__name__`), and an argument's only where a string or keyword of that
+    name can be met in it: a rename is free, while swapping the names of arguments that are passed by keyword is not.
 
     Raises:
         Unfingerprintable: it depends on a lock, an open file or the like; the message says by which way.
@@ -111,15 +111,15 @@ def of_parameters(
 ) -> dict[str, str]:
     """The digest of each parameter of a component, and of each value that it prepared, as `of_value` gives it.
 
-    But an argument's name counts also where a string or keyword of that name is met in the component or in another
-    parameter, since the component may pass arguments by name to a function among the parameters.
+    But what the names of functions and of their arguments count for is decided by the component and all parameters
+    together, since the component may pass arguments by name to a function among the parameters, or read its name.
     """
     given, found = (
         {name: lay_out(value, f"parameter {name!r} of {who}", describe) for name, value in values.items()}
         for values in (parameters, prepared)
     )
     texts: set[str] = set()
-    if any(graph.arguments for graph in given.values()):
+    if any(graph.has_names for graph in given.values()):
         texts.update(lay_out(cls, f"class {cls.__qualname__!r}", describe).texts)
         texts.update(*(graph.texts for graph in given.values()))
     return {name: hash_parts("value", [graph.digest(texts)]).hex() for name, graph in {**given, **found}.items()}

@@ -182,7 +182,7 @@ def uses(code: types.CodeType, within: Iterable[Operation] | None = None) -> Ite
     for op, number, name, at in operations(code) if within is None else within:
         if name is None and not chain and op not in CONSTANT_OPERATIONS:
             continue
-        if chain and op in _ATTRIBUTES:
+        if chain and op in ATTRIBUTES:
             chain.append(str(name))
             continue
         if chain:
@@ -258,7 +258,7 @@ _SAMPLE = compile("pass", "<sample>", "exec")
 _HIGHEST = 255  # above are operations that only the compiler knows
 _CACHE = dis.opmap.get("CACHE")  # none before Python 3.11, which a process that serves may have
 _NAME_BITS = {op: _name_bits(op) for op in dis.hasname if op <= _HIGHEST}
-_ATTRIBUTES = frozenset(op for op in _NAME_BITS if dis.opname[op] in ("LOAD_ATTR", "LOAD_METHOD"))
+ATTRIBUTES = frozenset(op for op in _NAME_BITS if dis.opname[op] in ("LOAD_ATTR", "LOAD_METHOD"))
 _LOOKUPS = frozenset(op for op in _NAME_BITS if re.fullmatch(r"LOAD_(?!.*(ATTR|METHOD)).*", dis.opname[op]))
 _GLOBAL, _IMPORT, STORE_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["IMPORT_NAME"], dis.opmap["STORE_NAME"]
 
