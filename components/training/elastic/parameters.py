@@ -101,14 +101,14 @@ def mean(contributions: Sequence[Contribution]) -> Arrays:
 
 
 def freeze(arrays: Arrays) -> Arrays:
-    """Read-only views of the arrays: a version never changes while anyone reads it."""
+    """Read-only copies of the arrays: who returned them may write to their memory, as frameworks do in each step."""
     import numpy as np
 
-    views = {}
+    copies = {}
     for name, value in arrays.items():
-        views[name] = np.asarray(value).view()
-        views[name].flags.writeable = False
-    return views
+        copies[name] = np.array(value)
+        copies[name].flags.writeable = False
+    return copies
 
 
 def _names(arrays: Arrays) -> str:

@@ -419,6 +419,26 @@ def test_a_version_never_changes(task):
         jobs.done(replace(SUM, apply=writes, init=lambda task: {"rows": np.zeros(1), "sum": np.zeros(1)}), task)
 
 
+def test_a_version_never_changes_whatever_apply_does_with_what_it_returned(task):
+    """As where it returns the memory of a framework's model, which the next step changes in place."""
+    own = {"w": np.zeros(())}
+
+    def in_place(parameters, gradient):
+        own["w"] += gradient["w"]
+        return own
+
+    job = replace(SUM, init=lambda task: own, apply=in_place)
+    with jobs.master_of(job, task) as master:
+        a = jobs.client_of(master, "a")
+        lease = a.next_lease()
+        versions = [master.parameters.values]
+        for batch in range(2):
+            give(a, lease, batch, {"w": np.array(4.0)}, version=batch)
+            versions.append(master.parameters.values)
+
+    assert versions == [{"w": 0.0}, {"w": 4.0}, {"w": 8.0}]
+
+
 def test_only_who_knows_the_token_is_let_in(task):
     """The master gives its workers one of their own."""
     with jobs.master_of(SUM, task) as master:
