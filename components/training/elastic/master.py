@@ -286,7 +286,7 @@ class Master(Serving):
     def _add_results(self, task: ShardTask, request: ask.ReportTask, content: bytes) -> None:
         if task.kind is TaskKind.EVALUATION:
             sums, rows = self._metrics.get(task.version, ({}, 0))
-            if sums and request.metrics:
+            if rows and request.rows:
                 refuse_other_metrics(sums, request.metrics)
             more = {name: sums.get(name, 0.0) + sum_ for name, sum_ in request.metrics.items()}
             self._metrics[task.version] = ({**sums, **more}, rows + request.rows)

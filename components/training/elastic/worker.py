@@ -220,7 +220,9 @@ class TrainingWorker:
         with self.phases.during(Phase.COMPUTE):
             metrics = self._job.evaluate(self._evaluated[1], batch.batch)
         rows, sums = rows_in(batch.batch), self._progress.sums
-        if sums:
+        if not rows:
+            return
+        if self._progress.rows:
             refuse_other_metrics(sums, metrics)
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + float(value) * rows

@@ -233,6 +233,36 @@ def test_metrics_of_some_batches_alone_are_refused(task, task_rows):
         jobs.done(job, task)
 
 
+@pytest.mark.parametrize("task_rows", [20, 90], ids=["of another task", "of the same task"])
+@pytest.mark.parametrize("without", ["the first batch", "later batches"])
+def test_a_batch_without_metrics_is_refused_where_others_have_some(task, task_rows, without):
+    """Its rows would count in a mean that says nothing of them."""
+    job = replace(
+        EVALUATION,
+        init=lambda task: {"rows": np.array(0)},
+        evaluate=lambda p, batch: {"mean": 1.0} if (batch["x"][0] >= 20) == (without == "the first batch") else {},
+        task_rows=task_rows,
+        max_failures=0,
+    )
+
+    with pytest.raises((ParameterError, NodeFailed), match=r"returned the metrics ('mean'|none) for one batch and"):
+        jobs.done(job, task)
+
+
+def test_a_batch_without_rows_has_no_part_in_the_metrics(task):
+    """Whatever `evaluate` makes of it: it has no mean."""
+    job = replace(
+        EVALUATION,
+        init=lambda task: {"rows": np.array(0)},
+        dataset_fn=lambda rows: rows.batch(7).as_numpy().map(lambda batch: {"x": batch["x"][batch["x"] >= 20]}),
+        evaluate=lambda p, batch: {"mean": batch["x"].mean()} if len(batch["x"]) else {"none": np.nan},
+    )
+
+    (found,) = jobs.done(job, task).evaluations
+
+    assert (found.rows, found.metrics) == (2 * 25, {"mean": pytest.approx(32.0)})
+
+
 def test_predictions_are_one_for_each_row(task):
     """More or fewer would stand beside other rows."""
     job = replace(PREDICTION, predict=lambda p, batch: {"y": batch["x"][batch["x"] != 3]}, max_failures=0)
