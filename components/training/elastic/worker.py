@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -98,6 +98,26 @@ class MasterClient:
         self._connection.close()
 
 
+class PredictionFile:
+    """Predictions as an Arrow file in memory. It holds copies: a function may return each batch in one buffer."""
+
+    def __init__(self) -> None:
+        self._sink = io.BytesIO()
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def add(self, predictions: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        self._writer = self._writer or pa.ipc.new_file(self._sink, predictions.schema)
+        self._writer.write_batch(predictions)
+
+    def close(self) -> bytes:
+        """The bytes of the file; none if nothing was predicted."""
+        if self._writer is not None:
+            self._writer.close()
+        return self._sink.getvalue()
+
+
 @dataclass
 class TaskProgress:
     """The results of the current task so far."""
@@ -105,7 +125,7 @@ class TaskProgress:
     rows: int = 0
     batches: int = 0
     sums: dict[str, float] = field(default_factory=dict)
-    predictions: list[pa.RecordBatch] = field(default_factory=list)
+    predictions: PredictionFile = field(default_factory=PredictionFile)
 
 
 class TrainingWorker:
@@ -240,7 +260,7 @@ class TrainingWorker:
                 f"predict returned {predictions.num_rows} rows for a batch of {rows}: return one for each, in the same "
                 "order. To leave rows out, filter them in dataset_fn."
             )
-        self._progress.predictions.append(predictions)
+        self._progress.predictions.add(predictions)
         self._progress.rows += rows
 
     def _finish(self, batch: TaskBatch) -> None:
@@ -261,7 +281,7 @@ class TrainingWorker:
                 metrics=progress.sums,
                 seconds={phase: spent - self._reported.seconds[phase] for phase, spent in self.phases.seconds.items()},
             )
-            self._client.ask(report, _arrow_file(progress.predictions))
+            self._client.ask(report, progress.predictions.close())
         self._reported = Phases(self.phases.seconds)
 
     def _fail(self, lease: TaskLease, error: Exception) -> None:
@@ -279,18 +299,6 @@ class TrainingWorker:
         """Ignores the remaining batches of a lease."""
         self._dropped = lease.number
         self._progress = TaskProgress()
-
-
-def _arrow_file(predictions: Sequence[pa.RecordBatch]) -> bytes:
-    import pyarrow as pa
-
-    if not predictions:
-        return b""
-    sink = io.BytesIO()
-    with pa.ipc.new_file(sink, predictions[0].schema) as writer:
-        for batch in predictions:
-            writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def _as_batch(predictions: Any) -> pa.RecordBatch:

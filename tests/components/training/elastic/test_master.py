@@ -263,6 +263,17 @@ def test_a_batch_without_rows_has_no_part_in_the_metrics(task):
     assert (found.rows, found.metrics) == (2 * 25, {"mean": pytest.approx(32.0)})
 
 
+def test_predictions_may_be_returned_in_one_buffer(task):
+    """A function that writes each batch over the last one has all of them."""
+    buffer = np.empty(7, np.int64)
+    job = replace(
+        PREDICTION,
+        predict=lambda p, batch: {"doubled": np.multiply(batch["x"], 2, out=buffer[: len(batch["x"])])},
+    )
+
+    assert jobs.done(job, task).read_predictions()["doubled"].to_pylist() == [2 * row for row in range(90)] * 2
+
+
 def test_predictions_are_one_for_each_row(task):
     """More or fewer would stand beside other rows."""
     job = replace(PREDICTION, predict=lambda p, batch: {"y": batch["x"][batch["x"] != 3]}, max_failures=0)
