@@ -115,13 +115,8 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
     elif isinstance(values, pa.Array):
         array = values
     else:
-        found = np.asanyarray(values)  # a masked array stays one: what is masked is missing
-        if found.shape == (rows, 1):
-            found = found[:, 0]
         try:
-            array = pa.array(
-                found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found)
-            )
+            array = _to_arrow(values, rows)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ParameterError(f"predict_fn returned {name!r} as {values!r:.80}, not a column: {error}.") from error
     if len(array) != rows:
@@ -134,6 +129,19 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
             f"predict_fn returned no list of {name!r} for row {missing}, and Parquet cannot store that where all lists "
             "have one length; return lists of any length."
         )
+    return array
+
+
+def _to_arrow(values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+    found = np.asanyarray(values)  # a masked array stays one: what is masked is missing
+    has_one = found.shape == (rows, 1)
+    array: pa.Array[pa.Scalar[pa.DataType]]
+    if isinstance(values, Sequence) and found.dtype.kind in "SU" and found.ndim:
+        # NumPy has cut zeros off their ends, and made text of numbers beside text
+        array = pa.array([each[0] for each in values] if has_one else list(values))
+    else:
+        found = found[:, 0] if has_one else found
+        array = pa.array(found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found))
     return array
 
 

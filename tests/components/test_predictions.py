@@ -105,6 +105,22 @@ def test_a_frame_is_refused_with_the_call_that_makes_a_table_of_it():
         predictions.columns(frame, 1, "prediction")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [[b"\x01\x00", b"\x02\x00\x00"], ["a\0", "b"], [b"", None]],
+    ids=["bytes", "text", "missing"],
+)
+def test_a_list_of_bytes_or_text_keeps_its_zeros(values):
+    """NumPy cuts them off at the end, as of an embedding whose last number is 0."""
+    assert predictions.columns(values, len(values), "y")["y"].to_pylist() == values
+
+
+def test_numbers_between_text_are_refused():
+    """NumPy would make text of them."""
+    with pytest.raises(ParameterError, match=r"predict_fn returned 'y' as .*, not a column"):
+        predictions.columns([1.5, "none"], 2, "y")
+
+
 def test_arrays_that_are_missing_are_refused():
     """Parquet has no missing lists of one length: a file of predictions with one could be read by nobody."""
     returned = pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))
