@@ -121,6 +121,29 @@ def test_numbers_between_text_are_refused():
         predictions.columns([1.5, "none"], 2, "y")
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda values: predictions.scores(values, 3),
+        lambda values: predictions.columns(values, 3, "y"),
+        lambda values: predictions.columns({"y": values}, 3, "y"),
+        lambda values: predictions.labels(lambda table: values, pa.table({"x": [1, 2, 3]})),
+        lambda values: predictions.classes(lambda table: values, pa.table({"x": [1, 2, 3]}), (1, 2, 3)),
+        lambda values: predictions.chances(values.to_frame(), 3, 1),
+    ],
+    ids=["scores", "a column", "a named column", "labels", "classes", "chances"],
+)
+def test_values_with_an_index_in_another_order_than_the_rows_are_refused(read):
+    """Pandas takes them for those of the rows that the index says; they would stand beside others."""
+    pandas = pytest.importorskip("pandas")
+
+    with pytest.raises(ParameterError, match=r"whose index is not in the order of the rows: return .*sort_index\(\)"):
+        read(pandas.Series([1, 2, 3], index=[2, 0, 1]))
+    read(pandas.Series([1, 2, 3], index=[0, 1, 2]))
+    read(pandas.Series([1, 2, 3], index=[70, 50, 60]))
+    read(pandas.Series([1, 2, 3], index=["c", "a", "b"]))
+
+
 def test_arrays_that_are_missing_are_refused():
     """Parquet has no missing lists of one length: a file of predictions with one could be read by nobody."""
     returned = pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))
