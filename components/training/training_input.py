@@ -27,6 +27,7 @@ class TrainingInput:
 
     @property
     def empty_passes(self) -> int:
-        """How many passes there were if not one of them had an element; otherwise 0."""
+        """How many passes there were if not one of them had an element, or was resumed behind some; otherwise 0."""
         with self._lock:
-            return 0 if any(count.elements for count in self._passes) else len(self._passes)
+            given = any(count.elements or count.is_resumed for count in self._passes)
+            return 0 if given else len(self._passes)

@@ -185,6 +185,7 @@ class DatasetIterator(Iterator[Element]):
                 "rows, copied or moved, pass check_files=False; otherwise start a new pass."
             )
         self._open().restore(state["stream"])
+        self._count.is_resumed = True
         return self
 
     def _check_steps(self, theirs: Sequence[Sequence[str]]) -> None:

@@ -54,6 +54,7 @@ class PassCount:
     """How many elements, or blocks of rows, a pass has yielded."""
 
     elements: int = 0
+    is_resumed: bool = False  #: whether another pass has yielded those before its first
 
 
 class Consumer(Protocol):

@@ -10,11 +10,12 @@ from spanwise.components import Trainer
 from spanwise.components.training.prepared_spans import SnapshotTally
 from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.components.training.training_input import TrainingInput
+from spanwise.orchestrator import Retry
 from spanwise.orchestrator.errors import StateMismatch
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import col
-from tests.components.flow import Bench, Lake, written
+from tests.components.flow import Bench, Lake, only, written
 from tests.pipelines.input.service.servers import Service
 
 ROWS = list(range(200))
@@ -91,3 +92,25 @@ def test_a_training_that_got_no_rows_fails(tmp_path):
 
     assert outcome.failed == ("Trainer",)
     assert "run_fn empty got no rows: each of its 1 passes" in outcome.executions["Trainer"].error
+
+
+def die_behind_the_last_row(task):
+    """The first attempt ends when all is learned and stored, before the model is written."""
+    iterator = task.examples.dataset("train").batch(1).as_numpy().iterator(epoch=0)
+    learned = task.load_checkpoint(iterator) or 0
+    for batch in iterator:
+        learned += int(batch["x"][0])
+    task.save_checkpoint(learned, iterator)
+    if task.attempt == 1:
+        raise Killed
+    (task.model_dir / "learned").write_text(str(learned))
+
+
+def test_a_retry_that_continues_behind_the_last_row_succeeds(tmp_path):
+    """It has nothing left to read, and what the attempt before it has read is in its model."""
+    lake = Lake(rows={1: {"x": [1, 2]}}, splits=["train"])
+    trainer = Trainer(examples=lake["examples"], run_fn=die_behind_the_last_row, retry=Retry(times=1, backoff_s=0))
+
+    outcome = Bench(tmp_path).run(lake, trainer)
+
+    assert (only(outcome.executions["Trainer"], "model").path / "learned").read_text() == "3"
