@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
@@ -43,6 +43,13 @@ class Bindings:
                 self._set_by_code.add(name)
             elif op in _BY_CELL:
                 self._set_by_code.add(variables[number])
+
+    def values(self) -> Iterator[tuple[str, object]]:
+        """What each name meant that the code does not set itself, under a name for people."""
+        for place, name, value in self._noticed.values():
+            if value is not _ABSENT and name not in self._set_by_code and not isinstance(place, types.CellType):
+                within = place.__qualname__ if isinstance(place, type) else place.get("__name__", "")
+                yield f"{within}.{name}", value
 
     def changed(self, same: Callable[[object, object], bool]) -> str | None:
         """The first name that means something else by now; `same` compares two values that are not one object."""

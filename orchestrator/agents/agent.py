@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from spanwise.orchestrator import process
 from spanwise.orchestrator.agents import code_bundle
+from spanwise.orchestrator.agents.code_bundle import CodeBundle
 from spanwise.orchestrator.agents.messages import (
     Answer,
     Asked,
@@ -43,9 +44,11 @@ from spanwise.orchestrator.agents.messages import (
     Unfit,
 )
 from spanwise.orchestrator.agents.relocation import Relocation
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, SpanwiseError
 from spanwise.orchestrator.job import FenceQuery, GatherQuery, JobEnded, JobFailure, NodeJob
 from spanwise.orchestrator.local_executor import LocalExecutor
+from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.process import Survivor
 from spanwise.orchestrator.resources import Machine
 
@@ -77,6 +80,8 @@ class Agent:
     """What drives the executor of one machine."""
 
     line: ControllerLine
+    code: CodeBundle
+    pipeline: Pipeline
     executor: LocalExecutor
     place: Relocation
     logs: Path
@@ -149,7 +154,10 @@ class Agent:
             return
         log = self.logs / f"{job.id}.log"
         self.open_logs[job.id] = _SentLog(log)
+        node = self.pipeline.nodes[job.node]
+        assert isinstance(node, Component)
         try:
+            code_bundle.refuse_other_meaning(self.code, node)
             self.executor.start(self.place.arriving(job, log))
         except SpanwiseError as error:
             del self.open_logs[job.id]
@@ -205,7 +213,7 @@ def main(line: ControllerLine, place: str, parent: int) -> None:
     try:
         (folder / "logs").mkdir()
         line.send(Ready(executor.mark, process.identity()))
-        Agent(line, executor, relocation, folder / "logs", wanted.silence_s).serve(parent)
+        Agent(line, wanted.code, pipeline, executor, relocation, folder / "logs", wanted.silence_s).serve(parent)
     finally:
         executor.close()
         survivors = process.kill(executor.mark)

@@ -1,5 +1,6 @@
 """Code bundles: what a pipeline needs of the user's files, and whether another environment is the same."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -85,6 +86,94 @@ def test_code_runs_where_its_files_are_not(project, tmp_path):
     files = sorted(str(path.relative_to(elsewhere)) for path in Path(elsewhere).rglob("*.py"))
     assert files == [
         "beside.py", "flow.py", "parts/__init__.py", "parts/deep/__init__.py", "parts/deep/late.py", "parts/sibling.py",
+    ]  # fmt: skip
+
+
+EDITED_SCRIPT = """\
+import pickle, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import flow
+from spanwise.orchestrator.agents.code_bundle import pack
+Path(flow.__file__).write_text(sys.argv[3])
+pickle.dump(pack(flow.pipeline), open(sys.argv[2], "wb"))
+"""
+CHECKER = """\
+import pickle, sys
+from pathlib import Path
+from spanwise.orchestrator.agents.code_bundle import refuse_other_meaning, unpack
+from spanwise.orchestrator.errors import NodeFailed
+bundle = pickle.load(open(sys.argv[1], "rb"))
+pipeline = unpack(bundle, Path(sys.argv[2]))
+for node in pipeline:
+    try:
+        refuse_other_meaning(bundle, node)
+        print(node.name, "fits")
+    except NodeFailed as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def sent(tmp_path):
+    """Packs a pipeline file with a variable of the environment, and says what becomes of its nodes elsewhere."""
+
+    def send(here, there, text, edited=None):
+        file, packed = tmp_path / "flow.py", tmp_path / "packed"
+        file.write_text(text)
+        command = [sys.executable, "-c", EDITED_SCRIPT, tmp_path, packed, edited or text]
+        subprocess.run(command, check=True, env=os.environ | here)
+        file.unlink()
+        checking = [sys.executable, "-c", CHECKER, packed, tmp_path / "elsewhere"]
+        return subprocess.run(
+            checking, check=True, capture_output=True, text=True, env=os.environ | there
+        ).stdout.splitlines()
+
+    return send
+
+
+READS_ENVIRONMENT = """\
+import os
+from spanwise.orchestrator import Component, Output, Pipeline, Report
+AT_LEAST = int(os.environ["AT_LEAST"])
+LOADED = None
+def count(): return AT_LEAST
+class Make(Component):
+    def run(self, report: Output[Report]) -> None:
+        global LOADED
+        LOADED = count()
+class Apply(Component):
+    def run(self, report: Output[Report], function: object) -> None: function()
+class Other(Component):
+    def run(self, report: Output[Report]) -> None: ...
+pipeline = Pipeline('flow', [Make(), Apply(function=count), Other()])
+"""
+
+
+def test_code_that_means_something_else_there_is_refused(sent):
+    """A value that was read from the environment would have made another result than the cache key says."""
+    said = sent({"AT_LEAST": "5"}, {"AT_LEAST": "3"}, READS_ENVIRONMENT)
+
+    assert [line.partition(" of its code")[0] for line in said] == [
+        "Make was not started: flow.AT_LEAST", "Apply was not started: flow.AT_LEAST", "Other fits",
+    ]  # fmt: skip
+
+
+def test_code_that_means_the_same_there_is_started(sent):
+    """Wherever its files are."""
+    said = sent({"AT_LEAST": "5"}, {"AT_LEAST": "5"}, READS_ENVIRONMENT)
+
+    assert said == ["Make fits", "Apply fits", "Other fits"]
+
+
+def test_code_that_was_edited_after_it_was_loaded_is_refused(sent):
+    """The files that are sent are not what the cache key was made of."""
+    edited = READS_ENVIRONMENT.replace("return AT_LEAST", "return AT_LEAST + 1")
+
+    said = sent({"AT_LEAST": "5"}, {"AT_LEAST": "5"}, READS_ENVIRONMENT, edited)
+
+    assert [line.partition(": its code is not")[0] for line in said] == [
+        "Make was not started", "Apply was not started", "Other fits",
     ]  # fmt: skip
 
 
