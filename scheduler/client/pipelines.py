@@ -252,7 +252,7 @@ class PipelineRecord:
         from spanwise.scheduler.inspect.span_history import SpanHistory
 
         address, calendar = select_channel(self.session, self.name, node)
-        return self.histories.setdefault(address, SpanHistory(address)), calendar
+        return self.histories.setdefault(address, SpanHistory(address, calendar)), calendar
 
     def find_waiting(self) -> list[int]:
         """The spans that were ingested and whose input has a newer version now.

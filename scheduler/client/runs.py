@@ -264,17 +264,14 @@ def select_runs(
     span: str | None = None,
     before: int | None = None,
     limit: int = 20,
-    look_back: int | None = None,
 ) -> list[RunRecord]:
-    """The newest runs of a pipeline that fit, newest first; `look_back` bounds how many are looked at."""
-    runs = session.store.runs(find.pipeline(session.store, pipeline), before=before)
-    looked = runs if look_back is None else itertools.islice(runs, look_back)
+    """The newest runs of a pipeline that fit, newest first."""
     wanted = (
         run
-        for run in looked
+        for run in session.store.runs(find.pipeline(session.store, pipeline), before=before)
         if state in (None, run.state.value)
         and trigger in (None, run.trigger.value)
-        and (span is None or span in (format_run_span(run), str(run.span)))
+        and (span is None or span in (format_run_span(run), str(run.span), *run.spans.values()))
     )
     return [record_of(session, run) for run in itertools.islice(wanted, limit)]
 

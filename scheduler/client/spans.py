@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.store import Address
 from spanwise.scheduler.client.artifacts import ArtifactRecord
-from spanwise.scheduler.client.runs import RunRecord, select_runs
+from spanwise.scheduler.client.runs import RunRecord, record_of
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_time
 
@@ -48,7 +49,11 @@ class SpanRecord:
 
     def runs(self, limit: int = 20) -> list[RunRecord]:
         """The runs that were asked for it, among the recent ones, newest first."""
-        return select_runs(self.session, self.address.pipeline, span=self.label, limit=limit, look_back=_RUNS)
+        from spanwise.scheduler.inspect.span_history import asked_span
+
+        recent = itertools.islice(self.session.store.runs(self.address.pipeline), _RUNS)
+        mine = (run for run in recent if asked_span(run, self.address.node, self.calendar) == self.span)
+        return [record_of(self.session, run) for run in itertools.islice(mine, limit)]
 
     def taint(self, version: int | None = None) -> TaintReport:
         """The models and other artifacts that learned from it.

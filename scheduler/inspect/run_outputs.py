@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from spanwise.orchestrator.artifact import Artifact, Model
+from spanwise.orchestrator.artifact import Artifact, Model, Statistics, TransformCache, TransformGraph
+from spanwise.orchestrator.lineage import Direction, passes_rows, walk
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.serving import channel_of, pushes
 from spanwise.orchestrator.store import Address, Store
@@ -16,6 +17,7 @@ MOST_OUTPUTS = 100
 
 _RUNS = 20  # the newest runs, which are searched for a channel of models
 _FIRST = 3  # of them, which nearly always have one
+_AGGREGATES = frozenset(kind.kind for kind in (Statistics, TransformCache, TransformGraph))  # of other spans as well
 
 
 def list_outputs(
@@ -44,14 +46,19 @@ def list_made(store: Store, runs: Collection[Run]) -> dict[str, list[tuple[Execu
 
 
 def find_model_channel(store: Store, pipeline: str) -> str | None:
-    """The channel of the models that recent runs have trained."""
+    """The channel of the models that recent runs have trained; of several, that of the newest model."""
+    return next(iter(find_model_channels(store, pipeline)), None)
+
+
+def find_model_channels(store: Store, pipeline: str) -> list[str]:
+    """The channels of the models that recent runs have trained, that of the newest model first."""
     recent = list(itertools.islice(store.runs(pipeline), _RUNS))
     for runs in (recent[:_FIRST], recent[_FIRST:]):
         made = list_made(store, runs)
-        trained = (a for run in runs for e, a in reversed(made[run.name]) if is_trained(e, a))
-        if (model := next(trained, None)) is not None:
-            return channel_of(model.name)
-    return None
+        trained = (channel_of(a.name) for run in runs for e, a in reversed(made[run.name]) if is_trained(e, a))
+        if channels := list(dict.fromkeys(trained)):
+            return channels
+    return []
 
 
 def is_trained(execution: Execution, artifact: Artifact) -> bool:
@@ -64,23 +71,29 @@ def is_baseline(model: Artifact, execution: Execution) -> bool:
     return any(a.id == model.id for a in execution.inputs.get("baseline", ()))
 
 
-def read_learned(store: Store, address: Address) -> dict[int, Artifact]:
-    """What the model that serves has learned from: by span, the artifact at this address."""
-    channel = find_model_channel(store, address.pipeline)
-    last = None if channel is None else next(pushes(store, channel), None)
-    if last is None:
-        return {}
-    model = store.artifact(last.model)
-    maker = store.producer(model)
-    run = store.run(maker.pipeline, maker.run)
-    links = store.links(executions=[execution.id for execution in store.executions_of([run])])
-    read: Iterable[Artifact] = store.artifacts_by_id({link.artifact for link in links if link.read})
-    spans = model.properties.get("spans")
-    learned = {span for span in spans if isinstance(span, int)} if isinstance(spans, list) else set()
+def find_learned(store: Store, model: Artifact, address: Address) -> dict[int, Artifact]:
+    """What a model has learned from at an address, by span: read itself, or what its features were made from."""
+    read = walk(store, [model], Direction.UP, carries=_passes_examples).artifacts.values()
     return {
         span: artifact
         for artifact in sorted(read, key=lambda a: a.id)
-        if isinstance(span := artifact.properties.get("span"), int)
-        and span in learned
-        and artifact.name.startswith(f"{address}/")
+        if artifact.name.startswith(f"{address}/") and isinstance(span := artifact.properties.get("span"), int)
     }
+
+
+def _passes_examples(read: Artifact, made: Artifact) -> bool:
+    """Whether a model learned from what it read here: an export from its model, but not one from its base."""
+    if read.kind == made.kind == Model.kind:
+        return made.properties.get("spans") is None
+    return read.kind not in _AGGREGATES and passes_rows(read, made)
+
+
+def read_learned(store: Store, address: Address) -> dict[int, list[Artifact]]:
+    """By span, the artifacts at this address that the models which serve have learned from."""
+    found: dict[int, list[Artifact]] = defaultdict(list)
+    for channel in find_model_channels(store, address.pipeline):
+        last = next(pushes(store, channel), None)
+        learned = {} if last is None else find_learned(store, store.artifact(last.model), address)
+        for span, artifact in learned.items():
+            found[span].append(artifact)
+    return dict(found)

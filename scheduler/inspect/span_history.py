@@ -9,19 +9,19 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from spanwise.orchestrator.artifact import Artifact, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_span
 from spanwise.orchestrator.verdict import find_standings
-from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.inspect.run_outputs import list_made, list_outputs, read_learned
+from spanwise.scheduler.inspect.run_outputs import find_learned, list_made, list_outputs, read_learned
 
 T = TypeVar("T")
 
@@ -60,12 +60,13 @@ class SpanRun:
 class SpanHistory:
     """The spans of one channel; threads may share it."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, calendar: Calendar) -> None:
         self.address = address
+        self.calendar = calendar
         self.entries: dict[int, SpanSummary] = {}
         self.runs: dict[int, SpanRun] = {}  # by span
-        self.window: frozenset[int] = frozenset()  #: the spans that the newest run that trained has read
-        self.learned: Mapping[int, Artifact] = {}  #: by span, what the model which serves has learned from
+        self.window: frozenset[int] = frozenset()  #: the spans that the newest model which reads this channel has read
+        self.learned: Mapping[int, Sequence[Artifact]] = {}  #: by span, what the models which serve have learned from
         self.waiting: frozenset[int] = frozenset()  #: spans whose input has a newer version, as far as was looked
         self.complete = False  #: everything was read
         self.version = 0  #: counts up whenever something has changed
@@ -150,22 +151,34 @@ class SpanHistory:
     def _add_runs(self, store: Store, runs: Collection[Run]) -> None:
         """What runs say, the last of them last."""
         failed = [run for run in runs if run.state is State.FAILED]
-        refused = {e.run for e in store.executions_of(failed[-_MANY_NEW:]) if (e.error or "").startswith("Refused")}
+        refused = self._list_refused(store, failed[-_MANY_NEW:])
         for run in runs:
-            if run.span is not None and not run.replay:
-                self._put(self.runs, run.span, SpanRun(run.number, run.state, run.number in refused))
+            span = None if run.replay else asked_span(run, self.address.node, self.calendar)
+            if span is not None:
+                self._put(self.runs, span, SpanRun(run.number, run.state, run.number in refused))
             (self._open.discard if run.state.ended else self._open.add)(run.number)
+
+    def _list_refused(self, store: Store, failed: Collection[Run]) -> set[int]:
+        """The runs in which a gate has refused something of this channel."""
+        gates = {e.id: e.run for e in store.executions_of(failed) if (e.error or "").startswith("Refused")}
+        links = store.links(executions=list(gates), read=True) if gates else []
+        mine = {
+            artifact.id
+            for artifact in store.artifacts_by_id({link.artifact for link in links})
+            if artifact.name.startswith(f"{self.address}/")
+        }
+        return {gates[link.execution] for link in links if link.artifact in mine}
 
     def _read_window(self, store: Store, runs: Iterable[Run]) -> None:
         """The window of the newest of these runs that has a model; other nodes choose spans for their own purposes."""
         for run in runs:
             made = [] if run.replay else list_made(store, [run])[run.name]
-            spans = next((a.properties.get("spans") for _, a in reversed(made) if a.kind == Model.kind), None)
-            if isinstance(spans, list):
-                window = frozenset(span for span in spans if isinstance(span, int))
-                self.version += window != self.window
-                self.window = window
-                return
+            for model in (a for _, a in reversed(made) if a.kind == Model.kind):
+                if learned := find_learned(store, model, self.address):
+                    window = frozenset(learned)
+                    self.version += window != self.window
+                    self.window = window
+                    return
 
     @property
     def extent(self) -> tuple[int, int] | None:
@@ -192,10 +205,10 @@ class SpanHistory:
             return SpanStatus.RUNNING
         if entry is None:
             return SpanStatus.FAILED if run is not None and run.state is not State.COMPLETE else SpanStatus.MISSING
-        learned = self.learned.get(span)
+        learned = self.learned.get(span, ())
         if judged is SpanStatus.REFUSED if judged else run is not None and run.refused:
-            return SpanStatus.TAINTED if learned is not None and learned.name == entry.name else SpanStatus.REFUSED
-        if learned is not None and _identity(learned) != (entry.version, entry.content):
+            return SpanStatus.TAINTED if any(a.name == entry.name for a in learned) else SpanStatus.REFUSED
+        if any(_identity(a) != (entry.version, entry.content) for a in learned):
             return SpanStatus.TAINTED
         return SpanStatus.WAITING if span in self.waiting else SpanStatus.INGESTED
 
@@ -218,17 +231,33 @@ def _identity(examples: Artifact) -> tuple[object, str]:
     return examples.properties.get("version"), examples.content
 
 
+def asked_span(run: Run, node: str, calendar: Calendar) -> int | None:
+    """The span that a run was to ingest by a node; None where it named none for it."""
+    if not run.spans:
+        return run.span
+    try:
+        return calendar.parse(run.spans[node]) if node in run.spans else None
+    except UsageError:  # the node had another calendar then
+        return None
+
+
 def ingesting_channels(store: Store, pipeline: str) -> dict[Address, Calendar]:
-    """The channels of examples that recent runs ingested, without reading other artifacts, each with its calendar."""
+    """The channels of examples that recent runs ingested, in the order of the pipeline, each with its calendar.
+
+    That is seen in the newest success of each node, and of these alone the artifacts are read.
+    """
+    recent = list(itertools.islice(store.runs(pipeline), find.LOOK_BACK))
+    order = max((run.nodes for run in recent), key=len, default=())
+    ended = [e for e in store.executions_of(recent) if e.state.succeeded and not e.chosen]
+    newest = {e.node: e for e in sorted(ended, key=lambda e: e.id)}
+    calendars = {run.number: run.calendar for run in recent}
     found: dict[Address, Calendar] = {}
-    for run in itertools.islice(store.runs(pipeline), find.LOOK_BACK):
-        for execution in store.executions(run):
-            if any(execution.inputs.values()):
-                continue
-            for key, made in execution.outputs.items():
-                if any(a.kind == Examples.kind and isinstance(a.properties.get("span"), int) for a in made):
-                    calendar = Calendar.from_name(made[0].properties.get("calendar", run_calendar(run).value))
-                    found.setdefault(Address(pipeline, execution.node, key), calendar)
-        if found and run.state is State.COMPLETE:
-            break
+    for node in sorted(newest, key=lambda node: order.index(node) if node in order else len(order)):
+        execution = store.execution(newest[node].id)
+        if any(execution.inputs.values()):
+            continue
+        for key, made in execution.outputs.items():
+            if any(a.kind == Examples.kind and isinstance(a.properties.get("span"), int) for a in made):
+                calendar = Calendar.from_name(made[0].properties.get("calendar", calendars[execution.run]))
+                found[Address(pipeline, execution.node, key)] = calendar
     return found

@@ -82,7 +82,7 @@ def _spans(site: WebSite, ask: Ask) -> Answer:
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
     found: list[Mapping[str, object]] = []
     for address, calendar in read_channels(site, pipeline).items():
-        history = find_history(site, pipeline, address)
+        history = find_history(site, pipeline, address, calendar)
         extent = history.extent
         if extent is None:
             continue

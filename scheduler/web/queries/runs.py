@@ -63,7 +63,7 @@ class RunFilter:
         return (
             self.state in ("", run.state.value)
             and self.trigger in ("", run.trigger.value)
-            and (not self.span or format_run_span(run).startswith(self.span))
+            and any(label.startswith(self.span) for label in (format_run_span(run), *run.spans.values()))
             and (not self.text or self.text.lower() in words)
         )
 

@@ -97,7 +97,7 @@ def read_spans(site: WebSite, pipeline: str, *, node: str | None, first: str, la
     if chosen is None:
         return None
     calendar = channels[chosen]
-    history = find_history(site, pipeline, chosen, within_s=PATIENCE_S)
+    history = find_history(site, pipeline, chosen, calendar, within_s=PATIENCE_S)
     inputs = look_for_versions(site, pipeline, history)
     extent = history.extent
     if extent is None:
@@ -178,10 +178,12 @@ def read_channels(site: WebSite, pipeline: str) -> dict[Address, Calendar]:
     return site.memo.get(key, lambda: ingesting_channels(site.store, pipeline), for_s=30.0)
 
 
-def find_history(site: WebSite, pipeline: str, address: Address, *, within_s: float = float("inf")) -> SpanHistory:
+def find_history(
+    site: WebSite, pipeline: str, address: Address, calendar: Calendar, *, within_s: float = float("inf")
+) -> SpanHistory:
     """What the site knows of the spans of a channel, brought up to date; what takes longer is read meanwhile."""
     kept: PipelineRecord = site.client.pipeline(pipeline)
-    history = kept.histories.setdefault(address, SpanHistory(address))
+    history = kept.histories.setdefault(address, SpanHistory(address, calendar))
     history.refresh(site.store, within_s=within_s)
     if not history.complete and history.extent is not None:
         site.begin_work(("history", address), partial(_read_on, site, history))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spanwise.orchestrator import Anomalies, Model, State, UsageError
+from spanwise.orchestrator import Anomalies, Examples, Model, PushedModel, State, UsageError
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.inspect import span_history
 from spanwise.scheduler.web.actions.catalog import ACTIONS
@@ -233,3 +233,83 @@ def test_a_run_is_run_again_with_its_arguments(past, page):
     form = re.search(r'href="(/do/run[^"]*)"', page("/runs/flights/1").text)[1].replace("&amp;", "&")
 
     assert "&#39;--param=data=my data&#39;" in page(form).text
+
+
+def describe(site, *nodes):
+    """The state of the first span of each node, and whether the newest model has learned from it."""
+    spans = {node: site.client.pipeline().span("2013-01-01", node=node) for node in nodes}
+    return {node: (span.status, span.in_window) for node, span in spans.items()}
+
+
+def test_a_model_says_nothing_of_a_node_that_it_has_not_read(past, site):
+    """Nor does the gate of that node; both nodes have published the same span, and the run went on to train."""
+    past.begin(FIRST)
+    read, refused = past.ingest(FIRST), past.ingest(FIRST, node="Returns")
+    model = past.train([read])
+    past.do("Gate", {"examples": [refused]}, state=State.FAILED, error="Refused: few rows")
+    past.store.update_run(replace(past.run, state=State.FAILED))
+    said = {"given": False, "by": "Gate", "because": "few rows", "judge": "Gate"}
+    append(past.store, [Verdict(mark="accepted", artifact=refused.name, **said)])
+    serve(past, past.push(model, 1))
+
+    found = describe(site, "ExampleGen", "Returns")
+
+    assert found == {"ExampleGen": ("ingested", True), "Returns": ("refused", False)}
+
+
+def test_what_serves_has_learned_from_what_its_features_were_made_of(past, site):
+    """Also where features, or an export of the model, are between: that is the model which serves."""
+    past.begin(FIRST)
+    read = past.ingest(FIRST)
+    features = past.do("Features", {"examples": [read]}, examples=[past.draft(Examples, span=FIRST)])["examples"]
+    trained = past.do("Trainer", {"examples": features}, model=[past.draft(Model, spans=[FIRST])])["model"]
+    (export,) = past.do("Export", {"model": trained}, model=[past.draft(Model)])["model"]
+    serve(past, past.push(export, 1))
+    past.begin(FIRST)
+    past.ingest(FIRST, version=2)
+
+    assert describe(site, "ExampleGen") == {"ExampleGen": ("tainted", True)}
+
+
+def test_each_model_that_serves_counts(past, site):
+    """Of two nodes that train, each on the spans of another one."""
+    past.begin(FIRST)
+    read, other = past.ingest(FIRST), past.ingest(FIRST, node="Returns")
+    (second,) = past.do("Trainer2", {"examples": [other]}, model=[past.draft(Model, spans=[FIRST])])["model"]
+    serve(past, past.push(past.train([read]), 1))
+    facts = {"pushed": 1, "pushed_destination": "/elsewhere/2", "pushed_version": "2", "model": second.name}
+    serve(past, past.do("Pusher2", pushed_model=[past.draft(PushedModel, **facts)])["pushed_model"][0])
+    for node in ("ExampleGen", "Returns"):
+        past.begin(FIRST)
+        past.ingest(FIRST, version=2, node=node)
+
+    assert describe(site, "ExampleGen", "Returns") == {"ExampleGen": ("tainted", True), "Returns": ("tainted", True)}
+
+
+def test_the_spans_are_those_of_the_first_node_whichever_has_run_last(past, site):
+    """The others are there by name, although the newest run has ingested by one alone."""
+    past.begin(FIRST)
+    for node in ("ExampleGen", "Returns"):
+        past.ingest(FIRST, node=node)
+    past.begin(FIRST + 1)
+    past.ingest(FIRST + 1, node="Returns")
+
+    pipeline = site.client.pipeline()
+
+    assert {span.address.node for span in pipeline.spans()} == {"ExampleGen"}
+    assert [span.label for span in pipeline.spans(node="Returns")] == ["2013-01-01", "2013-01-02"]
+
+
+def test_a_run_is_one_of_the_spans_that_it_names_for_a_node(past, site):
+    """Not of the same span of a node that takes another, or that it leaves out."""
+    past.begin(FIRST)
+    for node in ("ExampleGen", "Returns"):
+        past.ingest(FIRST, node=node)
+    past.begin(FIRST + 1, spans={"ExampleGen": "2013-01-02", "Returns": "2013-01-01"})
+    past.store.update_run(replace(past.run, state=State.RUNNING))
+
+    pipeline = site.client.pipeline()
+
+    assert describe(site, "ExampleGen", "Returns") == {"ExampleGen": ("ingested", False), "Returns": ("running", False)}
+    assert [run.number for run in pipeline.span("2013-01-01", node="Returns").runs()] == [2, 1]
+    assert [run.number for run in pipeline.span("2013-01-01", node="ExampleGen").runs()] == [1]
