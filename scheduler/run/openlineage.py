@@ -29,6 +29,7 @@ from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_request import Event, Observer
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_count, format_run_span, run_calendar
+from spanwise.scheduler.inspect import records
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
 from spanwise.version import __version__
@@ -361,7 +362,9 @@ def _channels(side: Mapping[str, Iterable[Artifact]], run: Run) -> list[_Channel
 
 def _dimensions(artifact: Artifact, calendar: Calendar) -> dict[str, object]:
     span, version = artifact.properties.get("span"), artifact.properties.get("version")
-    partition: dict[str, object] = {"span": calendar.label(span)} if isinstance(span, int) else {}
+    partition: dict[str, object] = (
+        {"span": records.artifact_calendar(artifact, calendar).label(span)} if isinstance(span, int) else {}
+    )
     return partition if version is None else {**partition, "version": version}
 
 

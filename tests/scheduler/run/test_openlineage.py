@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spanwise import __version__
-from spanwise.orchestrator import Execution, Run, SettingsError, State
+from spanwise.orchestrator import Examples, Execution, Run, SettingsError, State
 from spanwise.orchestrator.run_request import Event
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.project.settings import Settings
@@ -115,6 +115,20 @@ def test_a_node_says_what_it_read_and_made(scribe, tmp_path):
     assert made["outputFacets"]["outputStatistics"]["size"] == 7
     assert made["facets"]["version"]["datasetVersion"] == model.name
     assert made["facets"]["dataSource"]["uri"].startswith("file:///")
+
+
+def test_a_partition_is_written_in_the_calendar_of_its_span(scribe, tmp_path):
+    """Not in that of the run, which is of the first node that ingests: prices may come by the month."""
+    past = Past(tmp_path)
+    past.begin(DAY, spans={"ExampleGen": "2013-01-05", "Prices": "2013-01"})
+    month = past.draft(Examples, span=516, calendar="month", split_names=["train"])
+    past.do("Prices", examples=[month])
+    (execution,) = past.store.executions(past.run)
+
+    event = told(scribe.message(Event(what="node-completed", run=past.run, node="Prices", execution=execution)))
+
+    partitions = event["outputs"][0]["outputFacets"]["subset"]["outputCondition"]["partitions"]
+    assert [partition["dimensions"] for partition in partitions] == [{"span": "2013-01"}]
 
 
 def test_a_node_names_the_run_that_it_is_part_of(scribe, tmp_path):
