@@ -83,10 +83,9 @@ class Simulation:
     @property
     def busy(self) -> float:
         """The part of the time in which a run was going."""
-        whole_s = (self.end - self.start).total_seconds()
-        return (
-            sum((min(p.ended, self.end) - p.began).total_seconds() for p in self.plays if p.began and p.ended) / whole_s
-        )
+        runs = [(p.began, min(p.ended, self.end)) for p in self.plays if p.began and p.ended and p.began < self.end]
+        going = sum((ended - began for began, ended in runs), timedelta(0))
+        return going / (self.end - self.start)
 
 
 def simulate(

@@ -38,6 +38,18 @@ def test_runs_that_end_in_time_all_run() -> None:
     assert played.busy == pytest.approx(59 / 60)
 
 
+def test_runs_that_begin_after_the_time_do_not_count_as_busy() -> None:
+    """Their ticks come in it; the runs wait for jitter, or for others. It was running -1500 % of the time."""
+    table = hourly(catchup=Catchup.ALL, catchup_limit=50)
+    outage = (MARCH + 2 * HOUR, MARCH + 22 * HOUR)
+
+    played = simulate(table, MARCH, MARCH + DAY, Duration.parse("4h"), outages=[outage])
+
+    assert outcomes(played).count("r") > 6
+    assert played.busy == pytest.approx((4 + 2) / 24)
+    assert simulate(hourly(jitter_s=3500), MARCH, MARCH + HOUR / 60, Duration.parse("1h")).busy == 0
+
+
 def test_allowtocomplete_skips_the_ticks_that_a_run_overruns() -> None:
     """A run of two and a half hours lets every third tick run; which run was in the way is told."""
     played = simulate(hourly(), MARCH, MARCH + 9 * HOUR, Duration.parse("2h30m"))
