@@ -14,10 +14,11 @@ from urllib.parse import unquote
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.formatting import run_calendar
+from spanwise.scheduler.inspect.records import artifact_calendar
 
 LOOK_BACK = 20
 """How many recent runs of a pipeline are searched for the channels that it publishes on."""
@@ -97,17 +98,17 @@ def artifacts(
     """The artifacts that were published, newest first, and the calendar of each pipeline.
 
     Without a span, it reads the newest runs until `limit` is reached. With one, it looks the artifacts up by span on
-    the channels of recent runs.
+    the channels of recent runs; it may be one of any of their calendars.
 
     Raises:
-        UsageError: `span` is not a span.
+        UsageError: `span` is not a span of any pipeline.
         NotRecorded: there is no such pipeline.
     """
     recorded = store.pipelines()
     names = recorded if pipeline is None else [_known(recorded, pipeline)]
     calendars = {name: run_calendar(run) for name in names if (run := latest(store, name)) is not None}
     if span is not None:
-        found = [a for name in names for a in _of_span(store, name, calendars[name].parse(span), kind)]
+        found = _of_span(store, calendars, span, kind)
     else:
         found = [a for name in names for a in itertools.islice(_published(store, name, kind), limit)]
     return sorted(found, key=lambda a: a.id, reverse=True)[:limit], calendars
@@ -208,16 +209,33 @@ def _nearest(store: Store, name: str) -> str:
     return f" Did you mean {' or '.join(near)}?" if near else " List the artifacts: spanwise artifacts"
 
 
-def _of_span(store: Store, pipeline: str, span: int, kind: str | None) -> Iterator[Artifact]:
-    addresses = {
-        Address.of_output(execution, key): None
-        for record in itertools.islice(store.runs(pipeline), LOOK_BACK)
-        for execution in store.executions(record)
-        for key, made in execution.outputs.items()
-        if execution.state is State.COMPLETE and any("span" in a.properties for a in made)
-    }
-    for address in addresses:
-        yield from (a for a in store.of_span(address, span) if kind in (None, a.kind))
+def _of_span(store: Store, calendars: Mapping[str, Calendar], text: str, kind: str | None) -> list[Artifact]:
+    """The artifacts of a span that was typed, in the calendar of each channel in which it is one."""
+    channels = {address: known for name in calendars for address, known in _channels(store, name, calendars[name])}
+    counted = dict.fromkeys([*channels.values(), *calendars.values()])
+    spans: dict[Calendar, int] = {}
+    for calendar in counted:
+        with suppress(UsageError):
+            spans[calendar] = calendar.parse(text)
+    if not spans and counted:
+        next(iter(counted)).parse(text)
+    return [
+        artifact
+        for address, calendar in channels.items()
+        if calendar in spans
+        for artifact in store.of_span(address, spans[calendar])
+        if kind in (None, artifact.kind) and artifact_calendar(artifact, calendar) is calendar
+    ]
+
+
+def _channels(store: Store, pipeline: str, default: Calendar) -> Iterator[tuple[Address, Calendar]]:
+    """The channels on which recent runs have published or reused artifacts with spans, each with its calendar."""
+    for record in itertools.islice(store.runs(pipeline), LOOK_BACK):
+        for execution in store.executions(record):
+            for key, made in execution.outputs.items():
+                found = next((a for a in made if "span" in a.properties), None)
+                if found is not None and execution.state.succeeded and not execution.chosen:
+                    yield Address.of_output(execution, key), artifact_calendar(found, default)
 
 
 def _known(pipelines: list[str], name: str) -> str:

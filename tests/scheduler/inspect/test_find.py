@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from spanwise.orchestrator import NotRecorded, UsageError
+from spanwise.orchestrator import Examples, Execution, NotRecorded, Run, State, UsageError
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.inspect import find
 from tests.scheduler.records import DAY, begun, ended, filled, published
@@ -96,6 +98,37 @@ def test_artifacts_of_a_span_are_found_by_label_or_number(span: str) -> None:
     found, _ = find.artifacts(filled(), "flights", kind="Examples", span=span, limit=10)
 
     assert [a.properties["version"] for a in found] == [2, 1]
+
+
+def test_artifacts_of_a_span_are_found_after_many_runs_that_have_reused_them() -> None:
+    """As when only the second half of the pipeline was run since."""
+    store = filled()
+    (examples,), _ = find.artifacts(store, "flights", kind="Examples", span=str(DAY + 1), limit=10)
+    for _ in range(find.LOOK_BACK):
+        run = begun(store, span=DAY + 1)
+        begun_now = store.begin(Execution(pipeline="flights", run=run.number, node="ExampleGen"))
+        store.publish(replace(begun_now, state=State.CACHED, reused=1, outputs={"examples": (examples,)}))
+        ended(store, run)
+
+    found, _ = find.artifacts(store, "flights", kind="Examples", span=str(DAY + 1), limit=10)
+
+    assert found == [examples]
+
+
+@pytest.mark.parametrize("pipeline", ["flights", None])
+def test_a_span_may_be_one_of_any_node_or_pipeline(pipeline: str | None) -> None:
+    """Prices come by the month, and the newest run was one of theirs alone; another pipeline counts hours."""
+    store = filled()
+    month = Examples("/root/prices", properties={"span": 516, "split_names": ["train"], "calendar": "month"})
+    of_prices = store.begin_run(Run(pipeline="flights", calendar="month", span=516))
+    published(store, of_prices, "Prices", outputs={"examples": month})
+    store.begin_run(Run(pipeline="taxi", calendar="hour"))
+
+    days, _ = find.artifacts(store, pipeline, kind="Examples", span="2013-01-06", limit=10)
+    months, _ = find.artifacts(store, pipeline, kind="Examples", span="2013-01", limit=10)
+
+    assert [a.name for a in days] == [f"flights/ExampleGen/examples/{DAY + 1}/1"]
+    assert [a.name for a in months] == ["flights/Prices/examples/516/1"]
 
 
 def test_a_span_that_is_none_is_refused() -> None:
