@@ -23,7 +23,17 @@ import traceback
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.abc import PathEntryFinder
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -332,6 +342,7 @@ _loading = threading.RLock()  # Python shows a module to other threads before it
 @functools.lru_cache(maxsize=4)
 def unpack(shipment: Shipment) -> object:
     """What was shipped; a process unpacks each shipment once. Runs what the sender says."""
+    ignore_old_bytecode()
     sys.path.extend(path for path in shipment.paths if path not in sys.path)
     for name, file in shipment.modules:
         load_module(name, file)
@@ -341,6 +352,7 @@ def unpack(shipment: Shipment) -> object:
 
 def load_module(name: str, file: str) -> types.ModuleType:
     """The module of this name if it comes from this file; otherwise the file, run as the module of this name."""
+    ignore_old_bytecode()
     with _loading:
         return _load_module(f"main_file_{Path(file).stem}" if name == "__main__" else name, file)
 
@@ -368,6 +380,47 @@ class _SourceLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
+
+
+class _ModuleLoader(_SourceLoader):
+    """Takes bytecode only if it was kept after the last change of its file, by a time that no tool sets."""
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        try:
+            kept = Path(importlib.util.cache_from_source(path))
+            if kept.stat().st_mtime_ns <= os.stat(path).st_ctime_ns:  # noqa: PTH116  as Python does
+                kept.unlink()
+        except FileNotFoundError:
+            pass
+        except (OSError, NotImplementedError):
+            return super().get_code(fullname)
+        code = SourceFileLoader.get_code(self, fullname)
+        assert code is not None, "it has the source"
+        return code
+
+
+@functools.cache
+def ignore_old_bytecode() -> None:
+    """Lets this process import modules of the user's as they are now, whatever bytecode was kept of them."""
+    find = FileFinder.path_hook(
+        (ExtensionFileLoader, EXTENSION_SUFFIXES),
+        (_ModuleLoader, SOURCE_SUFFIXES),
+        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    )
+
+    def find_users(folder: str) -> PathEntryFinder:
+        if not _is_users_folder(folder):
+            raise ImportError(f"{folder} is not the user's")
+        return find(folder)
+
+    sys.path_hooks.insert(0, find_users)
+    for folder in [each for each in sys.path_importer_cache if _is_users_folder(each)]:
+        del sys.path_importer_cache[folder]
+
+
+def _is_users_folder(folder: str) -> bool:
+    return owner_of_file(os.path.join(folder, "module.py")) is Owner.USER  # noqa: PTH118  as Python does
 
 
 def execute_file(name: str, file: str) -> types.ModuleType:

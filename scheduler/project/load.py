@@ -21,7 +21,7 @@ from spanwise.orchestrator.errors import LoadError, ParameterError, ScheduleErro
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run, format_source, quote_pipeline
 from spanwise.orchestrator.signature import check_value, format_annotation, parse_value
-from spanwise.orchestrator.user_code import PACKAGE, execute_file, our_module, user_frames
+from spanwise.orchestrator.user_code import PACKAGE, execute_file, ignore_old_bytecode, our_module, user_frames
 from spanwise.scheduler.project.span_sources import example_rules, leading_calendar, list_span_sources
 from spanwise.scheduler.schedule.division import division_of
 from spanwise.scheduler.schedule.part import check_parts
@@ -261,6 +261,7 @@ def _import_file(path: Path) -> types.ModuleType:
     known = sys.modules.get(name)
     if known is not None and _is(known, file):
         return known
+    ignore_old_bytecode()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:

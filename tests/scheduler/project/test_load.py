@@ -52,6 +52,28 @@ def test_an_edit_counts_that_leaves_size_and_time_as_they_were(folder: Path) -> 
     assert seen == ["3", "7"]
 
 
+@pytest.mark.parametrize("place", ["beside.py", "package/__init__.py"])
+def test_such_an_edit_of_a_module_that_is_imported_counts(folder: Path, place: str) -> None:
+    """Of modules beside the pipeline file and in packages too, Python kept bytecode."""
+    module = place.removesuffix(".py").removesuffix("/__init__")
+    (folder / "package").mkdir()
+    write(
+        folder,
+        HEAD + f"import {module}\ndef one(window: int = {module}.WINDOW) -> Pipeline: return Pipeline('one', [])\n",
+    )
+    show = "from spanwise.scheduler.project.load import load; print(load('given.py').parameters['window'])"
+    seen = []
+    for window in ("3", "7"):
+        os.utime(folder / write(folder, f"WINDOW = {window}\n", place), (10**9, 10**9))
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        for _ in range(2):
+            done = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True, env=env)
+        seen.append(done.stdout.strip())
+
+    assert seen == ["3", "7"]
+    assert list(folder.rglob("*.pyc"))
+
+
 def test_an_annotation_that_is_text_counts(folder: Path) -> None:
     """`from __future__ import annotations` makes all of them text."""
     loaded = load(write(folder, "from __future__ import annotations\n" + ONE))
