@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.bindings import noticed_bindings
@@ -43,7 +43,7 @@ class OutsideKey:
     """What code may find out when it runs, so that it is in no digest of the code."""
 
     imports: set[str] = field(default_factory=set)  #: code that imports modules by names known only when it runs
-    files: set[str] = field(default_factory=set)  #: existing files that the code names
+    files: set[str] = field(default_factory=set)  #: existing files that are named
 
 
 outside_key: ContextVar[OutsideKey | None] = ContextVar("outside_key", default=None)
@@ -355,17 +355,23 @@ def _operations(code: types.CodeType) -> list[Operation]:
 def _constant(value: object, scope: CodeScope) -> ValueChild:
     if isinstance(value, types.CodeType):
         return ValueChild("", CodeScope(value, scope.names, scope.package))
-    _report_file(value)
+    _report_file(value, scope.code.co_filename)
     return ValueChild("a constant", value)
 
 
-def _report_file(value: object) -> None:
-    """Notices a constant that is the path of a file, which the code probably opens; names without an ending are not."""
+def _report_file(value: object, named_in: str) -> None:
+    """Notices the path of a file, which code probably opens; names without an ending are not noticed."""
     noticed = outside_key.get()
-    if noticed is None or not isinstance(value, str) or not 0 < len(value) <= _LONGEST_PATH or "\0" in value:
-        return
-    if Path(value).suffix and not value.endswith((".py", "/")) and os.path.isfile(value):  # noqa: PTH113  also of odd texts
-        noticed.files.add(value)
+    if noticed is not None and isinstance(value, str | PurePath) and names_file(str(value), Path(named_in).parent):
+        noticed.files.add(str(value))
+
+
+def names_file(text: str, *folders: Path) -> bool:
+    """Whether a text is the path of a file that is no code, as it is or below one of the folders."""
+    if not 0 < len(text) <= _LONGEST_PATH or "\0" in text or text.endswith((".py", "/")) or not Path(text).suffix:
+        return False
+    places = (text, *(str(folder / text) for folder in folders))
+    return any(os.path.isfile(place) for place in places)  # noqa: PTH113  also of odd texts
 
 
 def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes | ValueChild]:
@@ -392,6 +398,7 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
             values[use.name] = _UNBOUND
     parts: list[bytes | ValueChild] = []
     for text in sorted(values):
+        _report_file(values[text], scope.code.co_filename)
         parts += [encode_text(text), ValueChild(f"global {text!r}", values[text])]
     return parts + [ValueChild("an import", module) for module in modules]
 

@@ -339,8 +339,9 @@ def _key(
             )
         if noticed.files:
             log.warning(
-                "file-outside-key: the code of %s names %s, and what files hold that code opens is not in the cache "
-                "key. Read or digest it in `prepare`, publish it with an Importer, or pass it as a parameter.",
+                "file-outside-key: the code or a parameter of %s names %s, and what files hold that code opens is not "
+                "in the cache key. Read or digest it in `prepare`, publish it with an Importer, or pass what it holds "
+                "as a parameter.",
                 node.name,
                 ", ".join(sorted(noticed.files)),
             )

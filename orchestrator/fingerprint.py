@@ -24,7 +24,7 @@ from typing import Self
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.bindings import Bindings, noticed_bindings
-from spanwise.orchestrator.code_digest import PYTHON, annotation_text
+from spanwise.orchestrator.code_digest import PYTHON, annotation_text, names_file, outside_key
 from spanwise.orchestrator.digest import digest, digest_graph, encode_text, frame, hash_parts, lay_out, new_hash
 from spanwise.orchestrator.errors import Unfingerprintable
 from spanwise.orchestrator.value_digest import describe
@@ -118,6 +118,9 @@ def of_parameters(
         {name: lay_out(value, f"parameter {name!r} of {who}", describe) for name, value in values.items()}
         for values in (parameters, prepared)
     )
+    noticed = outside_key.get()
+    if noticed is not None and not prepared:  # otherwise it may have read them
+        noticed.files.update(text for graph in given.values() for text in graph.texts if names_file(text))
     texts: set[str] = set()
     if any(graph.has_names for graph in given.values()):
         texts.update(lay_out(cls, f"class {cls.__qualname__!r}", describe).texts)

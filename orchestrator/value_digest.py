@@ -74,7 +74,7 @@ def _describe_plain(value: object) -> ValueNode | None:  # noqa: PLR0911  a tabl
     if isinstance(value, enum.Enum):
         return ValueNode("enum", named_children(**{"class": kind, "name": value.name, "value": value.value}))
     if isinstance(value, PurePath):
-        return ValueNode("path", [encode_text(value.as_posix())])
+        return ValueNode("path", [encode_text(value.as_posix())], texts=[str(value)])
     if isinstance(value, date | time | timedelta) and kind in {date, time, datetime, timedelta}:
         return _moment(value)
     if isinstance(value, zoneinfo.ZoneInfo) and value.key:

@@ -418,7 +418,56 @@ def test_code_that_names_a_file_is_warned_of(trial, caplog, tmp_path, monkeypatc
     decide(trial, OpensFile())
 
     (warning,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("file-outside-key")]
-    assert "the code of OpensFile names lists/words.txt, and what files hold" in warning
+    assert "the code or a parameter of OpensFile names lists/words.txt, and what files hold" in warning
+
+
+class OpensNamedFile(Component):
+    """Reads the file whose path it is given."""
+
+    def run(self, report: Output[Report], words: object) -> None:
+        (report.path / "x").write_text(Path(str(words)).read_text())
+
+
+class OpensNeighbour(Component):
+    """Reads a file beside its code, whatever the working directory is."""
+
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "x").write_text(Path(__file__).with_name("driven_words.txt").read_text())
+
+
+class OpensGlobal(Component):
+    """Reads a file whose path is in a global."""
+
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "x").write_text(WORDS.read_text())
+
+
+WORDS = Path("words.txt")
+
+
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [
+        (OpensNamedFile(words="words.txt"), "words.txt"),
+        (OpensNamedFile(words=[{"of": Path("words.txt")}]), "words.txt"),
+        (OpensGlobal(), "words.txt"),
+        (OpensNeighbour(), "driven_words.txt"),
+    ],
+    ids=["a parameter", "in a parameter", "a global", "beside the code"],
+)
+def test_a_file_is_warned_of_however_code_comes_to_its_name(trial, caplog, tmp_path, monkeypatch, node, name):
+    """What is in the cache key is the name, so a result is reused after the file was edited."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("a b")
+    if isinstance(node, OpensNeighbour):
+        code = OpensNeighbour.run.__code__.replace(co_filename=str(tmp_path / "code.py"))
+        monkeypatch.setattr(OpensNeighbour.run, "__code__", code)
+        monkeypatch.chdir("/")
+
+    decide(trial, node)
+
+    (warning,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("file-outside-key")]
+    assert f"of {node.name} names {name}, and what files hold" in warning
 
 
 def test_code_that_imports_by_statement_is_not_warned_of(trial, caplog):
