@@ -19,10 +19,11 @@ def check_weights(node: str, examples: Sequence[Examples], column: str) -> None:
         ParameterError: there is no such column, or a weight is missing, negative or not finite.
     """
     for split in sorted({split for artifact in examples for split in artifact.split_names}):
-        parts = rows.list_parts(examples, split)
+        having = [artifact for artifact in examples if split in artifact.split_names]
+        parts = rows.list_parts(having, split)
         if not parts:
             continue
-        schema = rows.read_schema(examples, split)
+        schema = rows.read_schema(having, split)
         if column not in schema.names:
             raise ParameterError(
                 f"{node}: weight={column!r}: the split {split!r} has no such column; it has: "

@@ -238,6 +238,19 @@ def test_a_weight_that_a_span_lacks_is_missing_there(tmp_path):
     assert "weight='w': the split 'eval' has no such column" in outcome.executions["Trainer"].error
 
 
+def test_the_weights_of_a_split_that_some_spans_have_are_checked_in_those(tmp_path):
+    """As where a split has come with a newer span: the function may read the others from all spans."""
+    old = written(tmp_path / "1", 1, {"train": pa.table({"w": [1.0]})})
+    new, bad = (
+        written(tmp_path / str(n), n, {"train": pa.table({"w": [1.0]}), "test": pa.table({"w": [weight]})})
+        for n, weight in ((2, 2.0), (3, -1.0))
+    )
+
+    check_weights("Trainer", [old, new], "w")
+    with pytest.raises(ParameterError, match=r"has the value -1.*\(split 'test' of span 3\)"):
+        check_weights("Trainer", [old, new, bad], "w")
+
+
 def test_an_elastic_job_reads_the_weight_with_its_columns(tmp_path):
     """Its `columns` need not name it."""
     window = written(tmp_path / "1", 1, {"train": pa.table({"x": [1], "y": [2], "w": [0.5]})})
