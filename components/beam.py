@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, cast
 
 from spanwise.components.read_ahead import map_ahead
-from spanwise.orchestrator import user_code
 from spanwise.orchestrator.beam_settings import EMBEDDED_RUNNER, HERE, BeamSettings, bare_runner, check_beam
+from spanwise.orchestrator.code_meaning import ship_checked, unpack_checked
 from spanwise.orchestrator.errors import ParameterError, SpanwiseError
 
 log = logging.getLogger("spanwise.beam")
@@ -81,12 +81,13 @@ def map_with_user_code(
 
     Raises:
         ParameterError: `value` cannot be sent to workers, or as `map_in_order`.
+        LoadError: its code means something else in a worker than here.
     """
-    shipment = user_code.ship(value)
+    shipment = ship_checked(value)
 
     def on_part(part: Element) -> Result | SpanwiseError:
         try:
-            return work(cast("Value", user_code.unpack(shipment)), part)
+            return work(cast("Value", unpack_checked(shipment)), part)
         except SpanwiseError as error:  # Beam would wrap it
             return error
 

@@ -283,6 +283,7 @@ class Shipment:
     modules: tuple[tuple[str, str], ...]  #: names and files of the modules that must be there before it is unpacked
     paths: tuple[str, ...]  #: where those find their neighbours
     content: bytes
+    references: tuple[tuple[str, str], ...] = ()  #: functions and classes of the user's that it names: module, name
 
 
 def ship(value: object, *, by_value: bool = False) -> Shipment:
@@ -299,6 +300,7 @@ def ship(value: object, *, by_value: bool = False) -> Shipment:
 
     modules: dict[str, types.ModuleType] = {}
     names: dict[str, None] = {}
+    references: dict[tuple[str, str], None] = {}
 
     class UserCodePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         def reducer_override(self, each: object) -> object:
@@ -309,6 +311,7 @@ def ship(value: object, *, by_value: bool = False) -> Shipment:
                     if by_value and _is_loose(module) and name not in modules:
                         cloudpickle.register_pickle_by_value(module)
                     modules[module.__name__] = module
+                    references.update(_reference(each, module))
                 if isinstance(each, types.FunctionType) and (module is None or _is_users(module)):
                     names[each.__qualname__] = None
             return super().reducer_override(each)
@@ -332,7 +335,7 @@ def ship(value: object, *, by_value: bool = False) -> Shipment:
     if by_value:
         return Shipment((), (), content.getvalue())
     files = [(name, str(module.__file__)) for name, module in modules.items()]
-    return Shipment(tuple(files), tuple(search_paths()), content.getvalue())
+    return Shipment(tuple(files), tuple(search_paths()), content.getvalue(), tuple(references))
 
 
 _packing = threading.Lock()  # what is pickled by value is registered for the whole process
@@ -443,6 +446,14 @@ def may_be_rewritten(module: str) -> bool:
     return loader is not None and type(loader) not in (SourceFileLoader, _SourceLoader)
 
 
+def look_up(module: types.ModuleType, name: str) -> object:
+    """What a module has under a qualified name; None if it has nothing."""
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def search_paths() -> list[str]:
     """Where this process finds modules, without the libraries: another process may have its own."""
     libraries = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -452,6 +463,15 @@ def search_paths() -> list[str]:
 def _is_users(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and owner_of_file(file) is Owner.USER
+
+
+def _reference(
+    each: types.FunctionType | types.ModuleType | type, module: types.ModuleType
+) -> dict[tuple[str, str], None]:
+    """The names under which another process finds a function or class; none for what goes with its code."""
+    if isinstance(each, types.ModuleType) or look_up(module, each.__qualname__) is not each:
+        return {}
+    return {(module.__name__, each.__qualname__): None}
 
 
 def _is_loose(module: types.ModuleType) -> bool:

@@ -13,7 +13,7 @@ from importlib import import_module
 import pytest
 from hypothesis import HealthCheck, settings
 
-from spanwise.orchestrator import process
+from spanwise.orchestrator import process, user_code
 from tests import warm
 
 pytest_plugins = ["tests.plain_ids"]
@@ -187,3 +187,18 @@ def pytest_collection_finish(session):
 def _settle(config):
     warm.settle()
     config.stash[SETTLED] = warm.count_anonymous_bytes()
+
+
+@pytest.fixture
+def edited_module(tmp_path, monkeypatch):
+    """Loads a file of this text as `edited_module`, then edits it."""
+
+    def load(text, edited):
+        file = tmp_path / "edited_module.py"
+        file.write_text(text)
+        monkeypatch.setitem(sys.modules, "edited_module", None)  # taken back at the end
+        module = user_code.execute_file("edited_module", str(file))
+        file.write_text(edited)
+        return module
+
+    return load

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "spanwise.pipelines": ["spanwise"],
     "spanwise.pipelines.input": [
         f"spanwise.orchestrator.{name}"
-        for name in ("durable", "errors", "fingerprint", "logs", "process", "storage", "user_code")
+        for name in ("code_meaning", "durable", "errors", "fingerprint", "logs", "process", "storage", "user_code")
     ],
 }
 

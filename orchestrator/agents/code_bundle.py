@@ -6,10 +6,8 @@ which they import, followed through the code without running it.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import platform
-import socket
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,14 +15,14 @@ from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from spanwise.orchestrator import fingerprint, user_code
+from spanwise.orchestrator import user_code
 from spanwise.orchestrator.code_digest import spanwise_content
+from spanwise.orchestrator.code_meaning import CodeMeaning
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import LoadError, NodeFailed, Unfingerprintable
+from spanwise.orchestrator.errors import LoadError, NodeFailed
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.user_code import Import, Owner, Shipment
 
-_CODE = "code"
 _ALWAYS = ("apache-beam", "cloudpickle", "numpy", "polars", "pyarrow")
 """What components of spanwise compute with, whatever the pipeline imports."""
 
@@ -46,7 +44,7 @@ class CodeBundle:
     modules: tuple[str, ...]  #: those that the pickled pipeline names
     content: bytes  #: the pickled pipeline
     environment: Environment
-    meanings: Mapping[str, Mapping[str, str]]  #: what the code of each node means; see `meaning_of`
+    meanings: Mapping[str, CodeMeaning]  #: what the code of each node means here
 
 
 def pack(pipeline: Pipeline) -> CodeBundle:
@@ -71,46 +69,22 @@ def pack(pipeline: Pipeline) -> CodeBundle:
     )
 
 
-def meaning_of(node: Component) -> Mapping[str, str]:
-    """Digests of a node's code and parameters, as in its cache key, and of each plain value that its code refers to.
-
-    Its files do not say all of it: a value may have been read from the environment when they were loaded.
-    """
-    found: dict[str, str] = {}
-    with fingerprint.noticing_bindings() as bindings:
-        with contextlib.suppress(Unfingerprintable):
-            found[_CODE] = fingerprint.of_class(type(node))
-        for name in node.parameters.keys() - set(node.hints):
-            with contextlib.suppress(Unfingerprintable):
-                found[f"{name}="] = fingerprint.of_value(node.parameters[name])
-    for name, value in bindings.values():
-        if not isinstance(value, types.FunctionType | types.ModuleType | type):
-            with contextlib.suppress(Unfingerprintable):
-                found[name] = fingerprint.of_value(value)
-    return found
+def meaning_of(node: Component) -> CodeMeaning:
+    """What a node does: its class and its parameters, as in its cache key."""
+    parameters = {f"{name}=": value for name, value in node.parameters.items() if name not in node.hints}
+    return CodeMeaning.of({f"the code of {node.name}": type(node), **parameters})
 
 
 def refuse_other_meaning(bundle: CodeBundle, node: Component) -> None:
     """Refuses a node whose code means something else in this process than where it was packed.
 
     Raises:
-        NodeFailed: a value is another one, or the files were edited after they had been loaded.
+        NodeFailed: it does; the message names what differs.
     """
-    wanted, here = bundle.meanings[node.name], meaning_of(node)
-    parts = {part for part in wanted if part == _CODE or part.endswith("=")}
-    if not any(wanted[part] != here.get(part) for part in parts):
-        return
-    named = sorted(name for name in wanted.keys() - parts if wanted[name] != here.get(name))
-    if named:
-        raise NodeFailed(
-            f"{node.name} was not started: {', '.join(named)} of its code, set when its file is loaded, is not on "
-            f"{socket.gethostname()} what it is where the run was started. Pass it as a parameter of the node, or set "
-            f"it inside of the function that uses it."
-        )
-    raise NodeFailed(
-        f"{node.name} was not started: its code is not on {socket.gethostname()} what it is where the run was started. "
-        f"If its files were edited meanwhile, start again; otherwise it depends on the place where it is loaded."
-    )
+    try:
+        bundle.meanings[node.name].refuse_other(meaning_of(node))
+    except LoadError as error:
+        raise NodeFailed(f"{node.name} was not started: {error}") from error
 
 
 def environment(libraries: Iterable[str]) -> Environment:

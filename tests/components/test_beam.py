@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from spanwise.components import ExampleGen, StatisticsGen
-from spanwise.components.beam import MOST_PARTS_HERE, map_in_order, merge_in_order
+from spanwise.components.beam import MOST_PARTS_HERE, map_in_order, map_with_user_code, merge_in_order
 from spanwise.orchestrator.beam_settings import HERE, BeamSettings
-from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import LoadError, ParameterError
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.testing import Lake
 from tests.components.flow import Bench, only
@@ -114,6 +114,22 @@ def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     """A machine without the files of the node cannot work on them; the error names the folder, and a way out."""
     with pytest.raises(ParameterError, match=rf"does not see {tmp_path}.*environment_type = 'LOOPBACK'"):
         map_in_order([FolderRemover(str(tmp_path))], str, beam=EMBEDDED, scratch=tmp_path)
+
+
+def apply(function, part):
+    return function(part)
+
+
+@pytest.mark.slow
+def test_a_function_that_was_edited_since_it_was_loaded_is_refused_by_a_worker_in_another_process(
+    edited_module, tmp_path
+):
+    """It would load the file anew, and what the new code makes was cached under the key of the old."""
+    module = edited_module("def work(x): return x * 2\n", "def work(x): return x * 3\n")
+    elsewhere = BeamSettings(runner="FnApiRunner", options={"direct_running_mode": "multi_processing"})
+
+    with pytest.raises(LoadError, match=r"edited_module\.work is not what was sent"):
+        map_with_user_code(module.work, apply, [1, 2], beam=elsewhere, scratch=tmp_path)
 
 
 def test_the_runner_of_the_settings_is_recorded_and_not_in_the_key(tmp_path):

@@ -15,9 +15,9 @@ from spanwise.components.training.elastic.tasks import JobPlan, ShardTask, TaskK
 from spanwise.components.training.elastic.worker import Assignment, MasterConnection, work
 from spanwise.components.training.elastic.worker_input import build_task_graph
 from spanwise.components.training.elastic.worker_processes import GRACE_S, WorkerProcesses
+from spanwise.orchestrator.code_meaning import ship_checked
 from spanwise.orchestrator.errors import NodeFailed, ParameterError
 from spanwise.orchestrator.replica import Gather
-from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.service.wire.security import Security
 
@@ -116,7 +116,7 @@ def _start_of(name: str) -> int:
 
 def _run_beside(master: Master, job: ElasticJob, readings: Mapping[TaskKind, Parquet], workers: int) -> None:
     """Runs workers in processes of this machine, below this one."""
-    shipment = ship(job)
+    shipment = ship_checked(job)
 
     def input_of(name: str, place: int) -> bytes:  # noqa: ARG001  the same for all
         return pickle.dumps(

@@ -24,10 +24,10 @@ from spanwise.components.training.elastic.job import ElasticJob, refuse_other_me
 from spanwise.components.training.elastic.phases import Phase, Phases
 from spanwise.components.training.elastic.tasks import TaskKind, TaskLease
 from spanwise.components.training.elastic.worker_input import TaskBatch, build_task_graph, rows_in, task_batches
-from spanwise.orchestrator import process, user_code
+from spanwise.orchestrator import process
+from spanwise.orchestrator.code_meaning import CheckedShipment, unpack_checked
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.logs import log_to_stderr
-from spanwise.orchestrator.user_code import Shipment
 from spanwise.pipelines.input.ops.parquet import Parquet
 from spanwise.pipelines.input.service.wire.connection import ServiceConnection, Unreachable
 from spanwise.pipelines.input.service.wire.requests import Request, ServiceMessage
@@ -59,7 +59,7 @@ class Assignment(MasterConnection):
     """The input of a worker process."""
 
     readings: Mapping[TaskKind, Parquet]  #: the rows of the splits
-    job: Shipment
+    job: CheckedShipment
 
 
 class MasterClient:
@@ -332,8 +332,9 @@ def run_worker(assignment: Assignment) -> None:
 
     Raises:
         Unreachable: the master is gone.
+        LoadError: the code of the job means something else here.
     """
-    job = user_code.unpack(assignment.job)
+    job = unpack_checked(assignment.job)
     assert isinstance(job, ElasticJob), "sent by the master"
     work(job, assignment, assignment.readings)
 

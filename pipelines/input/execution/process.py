@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from spanwise.orchestrator.code_meaning import CheckedShipment, ship_checked, unpack_checked
 from spanwise.orchestrator.errors import NotPortable, ParameterError, WorkerLost
-from spanwise.orchestrator.user_code import Shipment, ship, unpack
 from spanwise.pipelines.input.op import Element
 
 Function = Callable[[Element, int], Element]  #: of an element and its position
@@ -42,7 +42,7 @@ _PIECES = 512  # buffers a write, of the 1024 that POSIX allows
 class Process:
     """Another process that calls a function for this one, an element at a time. One thread may use it."""
 
-    def __init__(self, function: Shipment, *, name: str) -> None:
+    def __init__(self, function: CheckedShipment, *, name: str) -> None:
         """Starts it; `function` comes from `ship_function`, `name` is the op's."""
         self._name = name
         self.cpu_s = 0.0  #: CPU time of its calls
@@ -114,14 +114,14 @@ class Process:
         self._process.wait()
 
 
-def ship_function(function: Function, *, name: str) -> Shipment:
+def ship_function(function: Function, *, name: str) -> CheckedShipment:
     """A function for another process, with what it closes over; modules are sent by their names and files.
 
     Raises:
         NotPortable: it holds something that exists only in this process.
     """
     try:
-        return ship(function)
+        return ship_checked(function)
     except ParameterError as error:
         raise NotPortable(
             f"{name}: the function cannot be sent to another process: {error.__cause__}. "
@@ -135,9 +135,9 @@ def serve(descriptor: int) -> None:
     parent = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with, args=(descriptor,), daemon=True).start()
     try:
-        function = cast("Function", unpack(_receive(parent)))
+        function = cast("Function", unpack_checked(_receive(parent)))
     except Exception as error:  # noqa: BLE001  such as a module that is not found here
-        _send(parent, _NotTransferable(f"{type(error).__name__}: {error}"))
+        _send(parent, _NotTransferable(f"{type(error).__name__}: {error}".rstrip(".")))
         return
     _send(parent, None)
     while True:

@@ -13,8 +13,8 @@ from spanwise.components.training.elastic.master import Master
 from spanwise.components.training.elastic.tasks import TaskKind
 from spanwise.components.training.elastic.training import readings_of, run_job
 from spanwise.components.training.elastic.worker import Assignment, run_worker
+from spanwise.orchestrator.code_meaning import ship_checked
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, ServiceError
-from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.service.wire.security import Security
 from tests.components.training.elastic import jobs
 from tests.components.training.elastic.jobs import EVALUATED, EVALUATION, PREDICTION, SUM
@@ -177,7 +177,7 @@ def test_a_worker_that_computes_longer_than_its_lease_is_not_silent(task):
             target=master.target,
             security=master.security,
             readings=readings_of(job, task),
-            job=ship(job),
+            job=ship_checked(job),
         )
         working = threading.Thread(target=run_worker, args=[assignment], daemon=True)
         working.start()

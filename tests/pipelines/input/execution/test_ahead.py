@@ -231,6 +231,15 @@ def test_a_function_that_cannot_be_sent_to_a_process_is_an_error():
         list(dataset)
 
 
+def test_a_function_that_was_edited_since_it_was_loaded_is_refused_by_another_process(edited_module):
+    """A worker process loads the file anew: elements came from the new code, beside those of the old in threads."""
+    module = edited_module("def work(x): return x * 2\n", "def work(x): return x * 3\n")
+    dataset = tfdata.range(3).map(module.work, num_parallel=1, workers="processes").options(optimize=False)
+
+    with pytest.raises(DatasetError, match=r"edited_module\.work is not what was sent"):
+        list(dataset)
+
+
 def test_what_goes_to_another_process_is_shared_not_copied_through_the_socket():
     """Arrays and batches come back as they went; a slice of a batch does not take its table along."""
     table = pa.table({"x": np.arange(1_000_000), "text": pa.array(["a", "bb"] * 500_000).dictionary_encode()})
