@@ -68,6 +68,7 @@ class Run:
     beam: Mapping[str, Value] = field(default_factory=dict)  #: the runner and options of Beam in the settings
     typed: tuple[str, ...] = ()  #: the arguments typed on the command line, as `name=value`
     source: str = ""  #: the pipeline's reference, `/path/file.py:name`
+    folder: str = ""  #: where it began: relative paths of its pipeline are of this folder; empty where unknown
     token: int = 0  #: the lease's fencing token
     host: str = ""
     pid: int = 0
@@ -156,13 +157,22 @@ class BaseRun:
         return None if self.run is None else self.run.number
 
 
-def format_source(source: str) -> str:
-    """Formats a run's source for a command typed here: relative if its file lies below the current folder."""
+def go_to(folder: str) -> str:
+    """What a printed command begins with to be typed in another folder than this one; empty where it is not there."""
+    try:
+        here = Path(folder).samefile(Path.cwd())
+    except OSError:
+        return ""
+    return "" if here else f"cd {shlex.quote(folder)} && "
+
+
+def format_source(source: str, folder: str = ".") -> str:
+    """Formats a run's source for a command typed in a folder: relative if its file lies below that."""
     path, colon, name = source.rpartition(":")
     if not colon:
         path, name = source, ""
     with contextlib.suppress(ValueError):
-        path = str(Path(path).relative_to(Path.cwd()))
+        path = str(Path(path).relative_to(Path(folder).absolute()))
     beyond_options = "./" if path.startswith("-") else ""
     return f"{beyond_options}{path}{colon}{name}"
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.run import Run, format_source
+from spanwise.orchestrator.run import Run, format_source, go_to
 from spanwise.orchestrator.run_request import RunRequest
 
 
@@ -18,8 +18,13 @@ def format_run_command(
     last: Iterable[str] = (),
     base: int | None = None,
 ) -> str:
-    """The command that runs a pipeline, or a part of it, with the spans and arguments that were asked for."""
-    words = ["spanwise", "run", format_source(asked.source) or f"{pipeline}.py"]
+    """The command that runs a pipeline, or a part of it, with the spans and arguments that were asked for.
+
+    It goes to the folder of a run first, where that is not the current one.
+    """
+    folder = asked.folder if isinstance(asked, Run) else ""
+    go = go_to(folder)
+    words = ["spanwise", "run", format_source(asked.source, folder if go else ".") or f"{pipeline}.py"]
     if asked.spans:
         words += [w for node, label in asked.spans.items() for w in ("--span", f"{node}={label}")]
     elif asked.span is not None:
@@ -32,4 +37,4 @@ def format_run_command(
         words += ["--as-of", asked.as_of.isoformat()]
     if base is not None:
         words += ["--base-run", str(base)]
-    return shlex.join(words)
+    return go + shlex.join(words)

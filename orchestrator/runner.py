@@ -187,6 +187,7 @@ class Controller:
             beam=request.beam,
             typed=request.typed,
             source=request.source,
+            folder=str(Path.cwd()),
             token=self.lease.token,
             host=self.lease.who.host,
             pid=self.lease.who.pid,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.storage.url import is_object_url
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +31,7 @@ Document: TypeAlias = dict[str, Value]
 FIX = ":  spanwise "
 """What stands in a line of a message that says what to type."""
 
-_COMMAND = re.compile(r"(^ *|:  )(spanwise .*)$", re.MULTILINE)
+_COMMAND = re.compile(r"(^ *|:  )(cd .+ && )?(spanwise .*)$", re.MULTILINE)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
 _MINUTE_S, _HOUR_S = 60, 3600
 _KILO = 1000
@@ -56,17 +57,23 @@ def add_options(text: str, options: Sequence[str]) -> str:
     """The text with these options after each command of ours that it says to type and that has none of them yet."""
 
     def add(found: re.Match[str]) -> str:
-        before, command = found[1], found[2]
+        before, command = f"{found[1]}{found[2] or ''}", found[3]
         if any(f" {name}" in command for name in options[::2]):
             return f"{before}{command}"
+        given = [_from_anywhere(text) for text in options] if found[2] else options
         if " -- " in command:  # no option stands after it
             with contextlib.suppress(ValueError):  # no end of a quotation, or no such word
                 words = shlex.split(command)
                 at = words.index("--")
-                return before + shlex.join([*words[:at], *options, *words[at:]])
-        return f"{before}{command} {shlex.join(options)}"
+                return before + shlex.join([*words[:at], *given, *words[at:]])
+        return f"{before}{command} {shlex.join(given)}"
 
     return _COMMAND.sub(add, text) if options else text
+
+
+def _from_anywhere(option: str) -> str:
+    """An option, or its value: the folder, file or URL that it names, for a command that is typed in another folder."""
+    return option if option.startswith("--") or is_object_url(option) else str(Path(option).absolute())
 
 
 def shorten(text: str, width: int) -> str:

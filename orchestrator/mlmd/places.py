@@ -26,7 +26,7 @@ class Places:
         return path.relative_to(home).as_posix() if path.is_relative_to(home) else place
 
     def record_source(self, source: str) -> str:
-        """The source of a run as it is recorded: relative to the root where it lies in the root's project."""
+        """The source or folder of a run as it is recorded: relative to the root where it lies in the root's project."""
         if self.root is None or not Path(source).is_relative_to(self.root.absolute().parent):
             return source
         return Path(os.path.relpath(source, self.root.absolute())).as_posix()

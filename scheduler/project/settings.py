@@ -118,6 +118,7 @@ class Settings:
     beam: Mapping[str, Value] = field(default_factory=dict)  #: the runner and options of Beam for all nodes
     cache_bytes: int = MOST_BYTES  #: copies of a root in object storage beyond this are removed
     file: Path | None = None  #: the file these were read from
+    config: Path | None = None  #: that file, where it was named
 
     @property
     def place(self) -> str:
@@ -169,6 +170,7 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
         beam=values.get("beam", {}),  # type: ignore[arg-type]
         cache_bytes=storage.get("cache", MOST_BYTES),  # type: ignore[arg-type]
         file=file,
+        config=None if config is None else file,
     )
 
 

@@ -15,6 +15,7 @@ from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load_again
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.run.folder import refuse_elsewhere
 from spanwise.scheduler.run.launch import ExecutionOptions, push_command, run_loaded
 
 
@@ -26,7 +27,7 @@ def resume(
     `typed` are arguments, "name=value", that replace those of the run.
 
     Raises:
-        UsageError: nothing is left of the run, or its pipeline cannot be loaded again.
+        UsageError: nothing is left of the run, it began in another folder, or its pipeline cannot be loaded again.
         Held: the run, or another one, is still running.
     """
     with root.open_for_reading(settings) as store:
@@ -36,7 +37,10 @@ def resume(
     if stopped.trigger is Trigger.PUSH:
         again = push_command(executions)
         raise UsageError(f"Run {stopped.name} pushed what a person had named, so only a person repeats it:  {again}")
+    words = ["spanwise", "resume", stopped.name, *(word for text in typed for word in ("--param", text))]
     stopped = replace(stopped, typed=(*stopped.typed, *typed))
+    anew = format_run_command(stopped, stopped.pipeline)
+    refuse_elsewhere(stopped.folder, settings, who=f"Run {stopped.name}", source=stopped.source, words=words, anew=anew)
     loaded = reload_pipeline(stopped, settings)
     request = resume_request(stopped, executions, loaded.pipeline)
     return run_loaded(loaded, lambda _: request, settings, execution, json=json), loaded
