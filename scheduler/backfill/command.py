@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SpanNotFound, SpanwiseError, UsageError
@@ -42,6 +43,7 @@ from spanwise.scheduler.project.load import Loaded, load, load_again
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import CountedSource, list_span_sources
 from spanwise.scheduler.run.executors import open_executor
+from spanwise.scheduler.run.folder import refuse_elsewhere
 from spanwise.scheduler.run.launch import ExecutionOptions
 from spanwise.scheduler.run.openlineage import emitting
 from spanwise.scheduler.run.span_options import parse_span
@@ -220,6 +222,7 @@ def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan
             Backfill(
                 pipeline=loaded.pipeline.name,
                 source=loaded.place,
+                folder=str(Path.cwd()),
                 typed=tuple(request.params),
                 calendar=plan.calendar.value,
                 source_node=plan.source,
@@ -230,6 +233,7 @@ def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan
                 began=datetime.now(UTC),
                 after_run=0 if newest is None else newest.number,
             ),
+            settings.root,
         )
 
 
@@ -238,7 +242,7 @@ def load_resumed(request: BackfillRequest, settings: Settings) -> tuple[Backfill
 
     Raises:
         NotRecorded: there is no such backfill.
-        UsageError: nothing is left of it, or its pipeline has changed too much.
+        UsageError: nothing is left of it, it was planned in another folder, or its pipeline has changed too much.
     """
     if (
         request.reference
@@ -251,11 +255,13 @@ def load_resumed(request: BackfillRequest, settings: Settings) -> tuple[Backfill
         )
     assert request.resume is not None, "called only with --resume"
     with root.open_for_reading(settings) as store:
-        so_far = backfill_status(find_backfill(store, request.resume), store)
+        so_far = backfill_status(find_backfill(store, request.resume, settings.root), store)
     backfill = so_far.backfill
     if backfill.stage is BackfillStage.COMPLETE:
         raise UsageError(f"Backfill {backfill.name} is complete, so there is nothing to resume.")
     backfill = replace(backfill, typed=(*backfill.typed, *request.params))
+    words = ["spanwise", "backfill", "--resume", backfill.name, *(w for p in request.params for w in ("--param", p))]
+    refuse_elsewhere(backfill.folder, settings, who=f"Backfill {backfill.name}", source=backfill.source, words=words)
     who = f"backfill {backfill.name}"
     loaded = load_again(backfill.source, who=who, typed=backfill.typed, settings=settings.params)
     if change := _find_change(so_far, loaded.pipeline):
@@ -302,7 +308,7 @@ def execute(
             loaded.pipeline, settings
         )  # before the metadata is opened: the fork server starts here
         with contextlib.closing(executor), root.open_for_writing(settings) as store:
-            backfill = set_stage(store, backfill, BackfillStage.RUNNING)
+            backfill = set_stage(store, backfill, BackfillStage.RUNNING, settings.root)
             done = len(backfill_status(backfill, store).done)
             with (
                 formatting.show_progress(backfill, done, out, live=not json and sys.stdout.isatty()) as (

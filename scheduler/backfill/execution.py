@@ -157,7 +157,7 @@ def run_backfill(
     )
     return replace(
         result,
-        backfill=set_stage(context.store, backfill, stage),
+        backfill=set_stage(context.store, backfill, stage, context.settings.root),
         interrupted="" if result.complete else interrupted,
         paused=pause.why,
     )

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 
 from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.errors import NotRecorded, StoreError
+from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
@@ -38,6 +40,7 @@ class Backfill:
     from_scratch: bool
     began: datetime
     after_run: int  #: the newest earlier run; its own runs have higher numbers
+    folder: str = ""  #: where it was planned: relative paths of its pipeline are of this folder; empty where unknown
     source_node: str = ""  #: the node whose spans these are, where each that ingests has its own
     stage: BackfillStage = BackfillStage.RUNNING
 
@@ -55,26 +58,28 @@ TRAIN = None
 """Used in place of a span: the run of the training part."""
 
 
-def record_backfill(store: Store, backfill: Backfill) -> Backfill:
-    """Records a new backfill, with the next number of its pipeline."""
+def record_backfill(store: Store, backfill: Backfill, root: Path) -> Backfill:
+    """Records a new backfill, with the next number of its pipeline; its file and folder as a run records them."""
     while True:
         numbered = replace(backfill, number=newest_backfill(store, backfill.pipeline) + 1)
         try:
-            store.claim(_claim(numbered))
+            store.claim(_claim(numbered, root))
         except AlreadyClaimed:
             continue
         return numbered
 
 
-def set_stage(store: Store, backfill: Backfill, stage: BackfillStage) -> Backfill:
+def set_stage(store: Store, backfill: Backfill, stage: BackfillStage, root: Path) -> Backfill:
     """Records the stage of a backfill."""
     changed = replace(backfill, stage=stage)
-    store.amend(_claim(changed))
+    store.amend(_claim(changed, root))
     return changed
 
 
-def find_backfill(store: Store, reference: str) -> Backfill:
+def find_backfill(store: Store, reference: str, root: Path | None = None) -> Backfill:
     """The backfill that a reference names: `flights/3`, or `flights` for its newest.
+
+    Without the root, its file and folder are as they are recorded.
 
     Raises:
         NotRecorded: there is none.
@@ -87,7 +92,7 @@ def find_backfill(store: Store, reference: str) -> Backfill:
         newest = newest_backfill(store, pipeline)
         known = f"its backfills are 1 to {newest}" if newest else f"{pipeline!r} was never backfilled here"
         raise NotRecorded(f"There is no backfill {reference}; {known}.")
-    return _read(pipeline, int(number), claim.facts)
+    return _read(pipeline, int(number), claim.facts, root)
 
 
 def backfill_runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
@@ -106,13 +111,19 @@ def newest_backfill(store: Store, pipeline: str) -> int:
     return store.last_claim("backfill", f"{pipeline}#")
 
 
-def _claim(backfill: Backfill) -> Claim:
-    facts = to_plain(backfill, without=("pipeline", "number"))
+def _claim(backfill: Backfill, root: Path) -> Claim:
+    where = Places(root)
+    recorded = replace(
+        backfill, source=where.record_source(backfill.source), folder=where.record_source(backfill.folder)
+    )
+    facts = to_plain(recorded, without=("pipeline", "number"))
     return Claim("backfill", f"{backfill.pipeline}#{backfill.number}", facts)
 
 
-def _read(pipeline: str, number: int, facts: Mapping[str, Value]) -> Backfill:
+def _read(pipeline: str, number: int, facts: Mapping[str, Value], root: Path | None) -> Backfill:
+    where = Places(root)
     try:
-        return from_plain(Backfill, {**facts, "pipeline": pipeline, "number": number})
+        found = from_plain(Backfill, {**facts, "pipeline": pipeline, "number": number})
+        return replace(found, source=where.resolve(found.source), folder=where.resolve(found.folder))
     except ValueError as error:
         raise StoreError(f"Could not read backfill {pipeline}/{number} from the metadata: {error}") from error

@@ -676,3 +676,41 @@ def test_a_backfill_that_goes_on_after_a_newer_run_trains_on_the_newest_window(w
     assert "2 of 2 spans done, trained" in out
     assert all(each in world.serving for each in ("2024-05-03 v2", "2024-05-04 v2", "2024-05-05 v1"))
     assert '"from_scratch": true' in world.serving
+
+
+def begin_broken(world: World) -> str:
+    """A backfill whose second span fails; what mends it is an argument."""
+    world.arrive(1)
+    world.arrive(2, rows="broken")
+    assert world("backfill", "days.py", "--span", "2024-05-01..2024-05-02")[0] == 1
+    (world.folder / "data" / "2024-05-02" / "v1" / "rows").write_text("2 v1")
+    return "days/1"
+
+
+def test_a_backfill_is_not_continued_in_another_folder(
+    world: World, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read that folder's data; the command that goes to its own is printed."""
+    name = begin_broken(world)
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    root = str(world.folder / ".spanwise")
+
+    code, _, said = world("backfill", "--resume", name, "--root", root)
+
+    assert code == 2
+    assert f"Backfill {name} began in {world.folder}" in said
+    assert f"  cd {world.folder} && spanwise backfill --resume {name} --root {root}" in said
+
+
+def test_a_backfill_of_a_project_that_was_moved_continues_where_it_is_now(
+    world: World, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file and its folder have moved along."""
+    name = begin_broken(world)
+    moved = world.folder.rename(tmp_path_factory.mktemp("moved") / "project")
+    monkeypatch.chdir(moved)
+
+    code, out, err = world("backfill", "--resume", name)
+
+    assert code == 0, out + err
+    assert "2 of 2 spans done" in out

@@ -199,6 +199,7 @@ def test_what_an_unfinished_backfill_used_stays(yard: Yard, stage: BackfillStage
             pipeline="flights", source="flights.py", typed=(), calendar="day", spans=(1,), train=(), parallel=1,
             from_scratch=True, began=yard.now, after_run=0, stage=stage,
         ),
+        yard.root,
     )  # fmt: skip
     run = yard.run(span=1, trigger=Trigger.BACKFILL, cause=backfill.cause)
     yard.do(run, "Trainer", model=Model(""))
