@@ -303,7 +303,12 @@ _address = re.compile(r" at 0x[0-9a-fA-F]+")
 
 def annotation_text(note: object) -> str:
     """An annotation as it is digested: without the addresses of the objects in it."""
-    return note if isinstance(note, str) else _address.sub("", repr(note))
+    return note if isinstance(note, str) else strip_addresses(repr(note))
+
+
+def strip_addresses(text: str) -> str:
+    """The text of an object without where it, and what it holds, is in memory."""
+    return _address.sub("", text)
 
 
 # Code: bytecode, with each constant and name in place of its number.

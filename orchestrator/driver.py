@@ -16,7 +16,7 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact, Blessing, Model, is_readable_as
 from spanwise.orchestrator.beam_settings import unverified_part
 from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.code_digest import OutsideKey, outside_key
+from spanwise.orchestrator.code_digest import OutsideKey, outside_key, strip_addresses
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
@@ -273,7 +273,10 @@ def is_on_disk(artifact: Artifact) -> bool:
 
 
 def encode_parameter(value: object) -> str:
-    """A parameter as the metadata stores it: JSON; functions and classes by name, dicts with odd keys as pairs."""
+    """A parameter as the metadata stores it: JSON; functions and classes by name, dicts with odd keys as pairs.
+
+    Nothing in it says where an object is in memory: equal parameters are equal text in every run.
+    """
     try:
         return json.dumps(value, default=_plain, ensure_ascii=False, sort_keys=True)
     except TypeError:  # JSON has no such keys, or they cannot be sorted
@@ -304,7 +307,16 @@ def _plain(value: object) -> object:
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, set | frozenset | tuple):
         return sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
-    return str(value)
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    """An object by its own text; one that has none by its class, and the numbers and texts in it."""
+    kind = type(value)
+    if kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__:
+        return strip_addresses(str(value))
+    given = (f"{n}={v!r}" for n, v in getattr(value, "__dict__", {}).items() if isinstance(v, int | float | str))
+    return f"{kind.__module__}:{kind.__qualname__}({', '.join(given)})"
 
 
 def _key(

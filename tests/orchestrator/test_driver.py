@@ -4,6 +4,7 @@ import importlib
 import shutil
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -350,6 +351,12 @@ class Point:
     x: int
 
 
+class Cost:
+    def __init__(self, alarm, costs=()):
+        self.alarm = alarm
+        self.costs = costs
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(3, "3"), ("ä", '"ä"'), ((1, 2), "[1, 2]"), ({2, 1}, "[1, 2]"), (Colour.RED, '"red"'), (Point(1), '{"x": 1}'),
@@ -359,6 +366,18 @@ class Point:
 )  # fmt: skip
 def test_parameters_are_recorded_as_json(value, text):
     """Functions by name, records by their fields, sets in order, dicts whose keys JSON does not take as pairs."""
+    assert encode_parameter(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(["auc", Cost(alarm=3.0, costs=[1])], f'["auc", "{__name__}:Cost(alarm=3.0)"]'),
+     (object(), '"builtins:object()"'),
+     (partial(decide, 3), '"functools.partial(<function decide>, 3)"'),
+     ({(1, 2): Cost(alarm="loud")}, f'[[[1, 2], "{__name__}:Cost(alarm=\'loud\')"]]')],
+)  # fmt: skip
+def test_a_parameter_is_recorded_without_its_place_in_memory(value, text):
+    """Two runs with the same objects have the same parameters on record, and other values in an object are seen."""
     assert encode_parameter(value) == text
 
 
