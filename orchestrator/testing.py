@@ -118,7 +118,13 @@ class TrialRun:
         return {name: execution.state for name, execution in self.outcome.executions.items()}
 
     def __getitem__(self, node: str) -> Execution:
-        """The last execution of a node."""
+        """The last execution of a node.
+
+        Raises:
+            KeyError: it did not begin.
+        """
+        if node not in self.outcome.executions:
+            raise KeyError(f"{node} did not begin in {self.run.name}; these nodes did: {', '.join(self.states)}")
         return self.outcome.executions[node]
 
     def artifacts(self, node: str, key: str) -> tuple[Artifact, ...]:
@@ -154,9 +160,14 @@ class Trial:
 
         `span` is a number or a label such as "2013-01-08".
         """
+        calendar = _calendar_of(pipeline)
         asked = request or RunRequest()
         if isinstance(span, str):
-            span = _calendar_of(pipeline).parse(span)
+            span = calendar.parse(span)
+        if span is not None:
+            asked = replace(asked, span=span)
+        if asked.calendar == Calendar.NUMBER.value:
+            asked = replace(asked, calendar=calendar.value)
         events: list[Event] = []
         with LocalExecutor(pipeline) as executor:
             outcome = run(
@@ -164,7 +175,7 @@ class Trial:
                 executor=executor,
                 store=self.store,
                 root=self.root,
-                request=asked if span is None else replace(asked, span=span),
+                request=asked,
                 observe=events.append,
                 clock=self.clock,
             )

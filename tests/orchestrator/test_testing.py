@@ -132,6 +132,25 @@ def test_a_trial_takes_a_span_as_it_is_written(tmp_path):
     assert ran.artifact("ExampleGen", "examples").properties["span"] == 15713
 
 
+def test_the_run_of_a_trial_counts_as_its_pipeline_does(tmp_path):
+    """Its record has the calendar that the command line would have given it, so messages name spans by their labels."""
+    lake = Lake(tmp_path / "lake", Calendar.HOUR)
+    lake.arrive(span="2013-01-08T05")
+    pipeline = Pipeline("p", [ExampleGen(pattern=lake.pattern)])
+
+    ran = Trial(tmp_path / "root").run(pipeline, span="2013-01-08T05")
+
+    assert ran.run.calendar == "hour"
+
+
+def test_a_node_that_did_not_begin_is_named(tmp_path):
+    """With those that did: a test asks for the wrong one, or another has failed before it."""
+    ran = Trial(tmp_path).run(Pipeline("p", [Say(word="hello")]), span=1)
+
+    with pytest.raises(KeyError, match="Cry did not begin in p/1; these nodes did: Say"):
+        ran["Cry"]
+
+
 def test_a_reused_node_has_no_log(tmp_path):
     """It printed nothing in this run; reading its log is no error."""
     trial, pipeline = Trial(tmp_path), Pipeline("p", [Say(word="hello")])
