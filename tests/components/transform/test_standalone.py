@@ -3,7 +3,9 @@
 import ast
 import datetime as dt
 import math
+import os
 import re
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -368,6 +370,27 @@ def test_a_file_that_was_edited_since_it_was_loaded_is_refused(tmp_path, edited)
 
     with pytest.raises(PreprocessingError, match=r"edited\.py has changed since it was loaded"):
         extract_source(used)
+
+
+def test_a_module_of_the_users_that_was_edited_since_its_import_is_refused(tmp_path):
+    """It is imported as it is then, whatever bytecode there is of it; in a process of its own, without pytest's import."""
+    tmp_path.joinpath("halves.py").write_text("def half(x):\n    return x / 2\n")
+    program = """
+from pathlib import Path
+from spanwise.components.transform.standalone import extract_source
+from spanwise.orchestrator.user_code import ignore_old_bytecode
+ignore_old_bytecode()
+from halves import half
+Path("halves.py").write_text("def half(x):\\n    return x / 3\\n")
+extract_source(half)
+"""
+    path = os.pathsep.join(["", *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+
+    assert "halves.py has changed since it was loaded" in done.stderr
 
 
 def test_code_that_was_rewritten_when_it_was_loaded_is_no_edit(tmp_path, monkeypatch):
