@@ -255,9 +255,10 @@ def _follow_person(node: Gate, run: Run, store: Store, inputs: Artifacts) -> Reu
 def _decided_by_person(artifact: Artifact, run: Run, store: Store) -> Verdict | None:
     """What a person has said of an artifact, or else of the same data of the same version, published before it."""
     address = Address(*artifact.name.split("/")[:3])
-    before = versions_of(store, address, span_of(artifact), None, as_of=run.as_of)
+    as_of = run.as_of if run.replay else None  # a parallel run of a backfill sees no other run, but what people say
+    before = versions_of(store, address, span_of(artifact), None, as_of=as_of)
     same = [a for a in before if (version_of(a), a.content) == (version_of(artifact), artifact.content)]
-    said = (find_standing(store, "accepted", a, as_of=run.as_of).personal for a in [artifact, *reversed(same)])
+    said = (find_standing(store, "accepted", a, as_of=as_of).personal for a in [artifact, *reversed(same)])
     return next((verdict for verdict in said if verdict is not None), None)
 
 

@@ -33,7 +33,7 @@ def format_run_command(
     words += [w for node in last for w in ("--to", node)]
     words += [w for typed in asked.typed for w in ("--param", typed)]
     words += [w for excluded in asked.exclude for w in ("--exclude", excluded)]
-    if asked.as_of is not None:
+    if asked.replay and asked.as_of is not None:  # parallel runs of a backfill have a time too, and are no replays
         words += ["--as-of", asked.as_of.isoformat()]
     if base is not None:
         words += ["--base-run", str(base)]

@@ -1,6 +1,7 @@
 """Backfills, carried out: what is run, what is learned, what is left after an interruption, and what is said."""
 
 import json
+import shlex
 import shutil
 import signal
 import threading
@@ -615,6 +616,52 @@ def test_a_backfill_goes_on_when_nobody_reads_what_it_says(world: World) -> None
     with world.store() as store:
         assert find_backfill(store, "days").stage is BackfillStage.COMPLETE
         assert current_pause(store, "days", datetime.now(UTC)) is None
+
+
+@pytest.fixture
+def refused(world: World) -> tuple[World, str]:
+    """A parallel backfill of three days, one of which a gate has refused, and what was printed."""
+    world.rewrite("class Check(Component):", "class Check(Gate):")
+    world.rewrite("import Calendar,", "import Gate, Refused, Calendar,")
+    world.rewrite(
+        '(report.path / "text").write_text((examples.path / "rows").read_text())',
+        'if (examples.path / "rows").read_text() == "few": raise Refused("too few")',
+    )
+    world.rewrite('RollingWindow(ingest["examples"]', 'RollingWindow(check["examples"]')
+    for day, rows in [(1, None), (2, None), (3, "few")]:
+        world.arrive(day, rows=rows)
+    code, out, _ = world("backfill", "days.py", "--span", "2024-05-01..2024-05-03", "--train-once", "--parallel", "2")
+    assert code == 1
+    return world, out
+
+
+def printed(out: str, before: str) -> list[str]:
+    """The command that follows these words, as a person would paste it."""
+    (line,) = [line.partition(before)[2] for line in out.splitlines() if before in line]
+    return shlex.split(line.replace("TEXT", "checked").removeprefix("spanwise "))
+
+
+def test_a_person_may_accept_what_a_parallel_backfill_was_refused(refused: tuple[World, str]) -> None:
+    """Its runs see no other run, but what people have said since it began: resumed, it trains with the day."""
+    world, out = refused
+    assert world(*printed(out, "Or accept the span as it is:  "))[0] == 0
+
+    code, _, _ = world(*printed(out, "Once the causes are fixed, retry it:  "))
+
+    assert code == 0
+    assert learned(world) == ["2024-05-01 v1", "2024-05-02 v1", "2024-05-03 v1"]
+
+
+def test_a_day_that_a_parallel_backfill_was_refused_may_be_corrected(refused: tuple[World, str]) -> None:
+    """The command that is printed ingests the new version for all later runs; it is no replay."""
+    world, out = refused
+    world.arrive(3, version=2)
+    assert world(*printed(out, "Correct the data and run its new version:  "))[0] == 0
+    assert not world.runs()[-1].replay
+
+    assert world("run", "days.py", "--from", "RollingWindow")[0] == 0
+
+    assert learned(world) == ["2024-05-01 v1", "2024-05-02 v1", "2024-05-03 v2"]
 
 
 @pytest.mark.slow
