@@ -69,6 +69,8 @@ class ColumnTypes:
     def columns(self) -> tuple[Column, ...]:
         """The columns to write, by the rules at the head of this module.
 
+        Those of the previous span come first, in its order: code may go by their places.
+
         Raises:
             ColumnsChanged: a column of the previous span is missing, or has another type.
             ParameterError: the plan names a column that the input does not have.
@@ -91,7 +93,10 @@ class ColumnTypes:
                 )
         if self._types and not self._types.keys() - set(self._plan.dropped):
             raise ParameterError(f"drop_columns leaves out all that the input has: {', '.join(self._types)}.")
-        return tuple(self._column(name, type_, path, previous_texts) for name, type_ in self._types.items())
+        ordered = dict.fromkeys([*self._plan.order, *previous_texts, *self._types])
+        return tuple(
+            self._column(name, self._types[name], path, previous_texts) for name in ordered if name in self._types
+        )
 
     def _suggest_name(self, gone: str) -> str:
         """How to give a new column the name of the one that is gone: the first of its type, else the first there is."""

@@ -372,7 +372,8 @@ def choose_comparison(past: History, span: int, version: int | None, digest: str
         if known.properties.get("version") == version and digest in (None, known.properties.get("fingerprint")):
             then = past.store.producer(known).parameters
             if "previous" in then and "compare" in then:
-                return {"previous": json.loads(then["previous"]), "compare": json.loads(then["compare"])}
+                previous = _in_order(json.loads(then["previous"]), known.properties.get("columns"))
+                return {"previous": previous, "compare": json.loads(then["compare"])}
     below = next((other for other in past.spans(below=span) if not _is_refused(past, other)), None)
     if below is not None:
         return {"previous": _columns(past, below), "compare": "all"}
@@ -384,6 +385,13 @@ def choose_comparison(past: History, span: int, version: int | None, digest: str
 def _is_refused(past: History, span: int) -> bool:
     newest = past.newest_version(span)
     return newest is not None and find_standing(past.store, "accepted", newest, as_of=past.as_of).refusal() is not None
+
+
+def _in_order(previous: object, columns: object) -> object:
+    """The columns that were compared with, in the order of those that were published: a record sorts them by name."""
+    if not isinstance(previous, Mapping) or not isinstance(columns, Mapping):
+        return previous
+    return {name: previous[name] for name in dict.fromkeys([*columns, *previous]) if name in previous}
 
 
 def _columns(past: History, span: int) -> object:
@@ -398,8 +406,9 @@ def ingest_compared(plan: IngestPlan, compare: Literal["all", "shared"]) -> Inge
 
     if compare == "all" or plan.previous is None:
         return ingest(plan)
+    plan = replace(plan, order=tuple(dict(plan.previous)))
     report = ingest(replace(plan, previous=None))
-    found, later = dict(report.columns), dict(plan.previous)
+    found, later = dict(report.columns), dict(plan.previous or ())
     shared = {name: type_ for name, type_ in later.items() if name in found and type_ != "null"}
     if all(found[name] == type_ for name, type_ in shared.items()):
         return report

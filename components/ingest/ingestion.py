@@ -108,8 +108,12 @@ def _input_names(
 
 def _select_renamed(plan: IngestPlan, names: Collection[str]) -> IngestPlan:
     """The plan with only the renamings that the input of this span needs; it may have the new names already."""
+    order = rename_previous([(name, "") for name in plan.order], plan.renamed) or ()
     return replace(
-        plan, renamed=select_renamed(plan.renamed, names), previous=rename_previous(plan.previous, plan.renamed)
+        plan,
+        renamed=select_renamed(plan.renamed, names),
+        previous=rename_previous(plan.previous, plan.renamed),
+        order=tuple(name for name, _ in order),
     )
 
 

@@ -27,6 +27,7 @@ class IngestPlan:
     ratios: Mapping[str, int] | None = None  #: output split -> weight; None: the output splits are the input splits
     split_key: tuple[str, ...] = ()  #: columns that are hashed to choose the split; empty: the whole row
     previous: Sequence[tuple[str, str]] | None = None  #: columns and types of the previous span, as in its report
+    order: tuple[str, ...] = ()  #: of columns; those of `previous` follow in its order, then others as they come
     types: Mapping[str, str] = field(default_factory=dict)  #: columns whose types are pinned
     dropped: tuple[str, ...] = ()  #: columns to leave out, whether the input has them or not
     renamed: Mapping[str, str] = field(default_factory=dict)  #: input columns that have another name in the examples

@@ -204,6 +204,55 @@ def test_a_column_that_disappears_is_an_error_that_names_it(field):
     assert "column 'y' (int64 in the previous span) is missing" in field.ingest(2).error
 
 
+def columns(execution) -> list[str]:
+    """The columns in the order in which they are stored."""
+    examples = only(execution, "examples").as_kind(Examples)
+    (stored,) = {tuple(pq.read_schema(path).names) for path in examples.path.glob("*/*.parquet")}
+    assert list(examples.columns) == list(stored)
+    return list(stored)
+
+
+def test_columns_stay_in_the_order_of_the_span_before(field):
+    """A model that goes by their places is given what it was trained on; new columns follow."""
+    field.arrive("2/v1/a.csv", "x,y,z", *["1,2,3"] * 9)
+    field.arrive("3/v1/a.csv", "new,z,x,y", *["0,3,1,2"] * 9)
+    field.arrive("4/v1/a.csv", "y,new,z,w,x", *["2,0,3,4,1"] * 9)
+    field.arrive("1/v1/a.csv", "z,old,x", *["3,8,1"] * 9)
+
+    found = {span: columns(field.ingest(span)) for span in (2, 3, 4, 1)}
+
+    assert found == {
+        2: ["x", "y", "z"],
+        3: ["x", "y", "z", "new"],
+        4: ["x", "y", "z", "new", "w"],
+        1: ["x", "z", "old"],
+    }
+
+
+def test_columns_that_are_ingested_again_stay_in_their_order(field):
+    """The same files, by other code or without the cache, are the same examples."""
+    field.arrive("1/v1/a.csv", "z,y,x", *["3,2,1"] * 9)
+    field.arrive("2/v1/a.csv", "x,y,z", *["1,2,3"] * 9)
+    field.ingest(1)
+    first = field.ingest(2)
+
+    again = field.ingest(2, split_key=["x"])
+
+    assert (columns(first), again.state.name) == (["z", "y", "x"], "COMPLETE")
+    assert columns(again) == columns(first)
+
+
+def test_a_renamed_column_stays_in_its_place(field):
+    """Also where the oldest span is compared with one that has the new name."""
+    field.arrive("2/v1/a.csv", "x,y,z", *["1,2,3"] * 9)
+    field.arrive("3/v1/a.csv", "z,why,x", *["3,2,1"] * 9)
+    field.arrive("1/v1/a.csv", "z,why,x", *["3,2,1"] * 9)
+
+    found = [columns(field.ingest(span, rename_columns={"why": "y"})) for span in (2, 3, 1)]
+
+    assert found == [["x", "y", "z"]] * 3
+
+
 def test_a_span_is_compared_with_the_one_before_it_not_with_the_last_ingested(field):
     """A backfill of span 2 is held against span 1, whatever span 3 has."""
     field.arrive("1/v1/a.csv", "x", "1")
