@@ -16,6 +16,7 @@ from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.code_digest import strip_addresses
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, UnreadableInput
 from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
@@ -443,4 +444,6 @@ def _explain_failure(node: str, failed: ModelFailed, role: str, origins: Mapping
 
 
 def _name_of(function: Callable[..., object]) -> str:
-    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
+    if not hasattr(function, "__qualname__"):  # a partial, or an object that is called
+        return strip_addresses(repr(function))
+    return f"{function.__module__}:{function.__qualname__}"

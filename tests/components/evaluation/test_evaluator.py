@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -275,6 +276,13 @@ def test_labels_may_be_made_and_rows_without_one_are_left_out(tmp_path):
 
     assert report(execution)["rows_without_label"] == 2
     assert report(execution)["overall"]["count"] == 4
+
+
+def test_a_report_says_nothing_of_memory(tmp_path):
+    """An evaluation that is repeated has the content of the first, also where `predict_fn` is a partial."""
+    execution = evaluated(tmp_path, predict_fn=partial(score), metrics=("accuracy",))
+
+    assert report(execution)["predict_fn"] == "functools.partial(<function score>)"
 
 
 def test_the_first_run_has_no_baseline_and_only_values_count(tmp_path):
