@@ -22,10 +22,11 @@ from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.storage import ObjectUrl, is_object_url, open_bucket, parse_url
-from spanwise.orchestrator.store import Claim, Store
+from spanwise.orchestrator.store import Address, Claim, Store
 from spanwise.orchestrator.verdict import find_origins
 
 _LOOK_BACK = 20  # runs
+_OUTPUTS = 100  # of a Pusher
 _PATIENCE = timedelta(seconds=5)  # whoever asks only says what it sees
 
 SERVED = "served"
@@ -57,6 +58,22 @@ def pushes(store: Store, channel: str, *, as_of: datetime | None = None) -> Iter
         push = record_of(Push, claim)
         if as_of is None or (push.created is not None and push.created <= as_of):
             yield push
+
+
+def newest_push(store: Store, pusher: Address) -> Push | None:
+    """The last push of a Pusher, by the address of its output; None where it has pushed none.
+
+    What it did not push again, because it serves already, is no push.
+    """
+    found: dict[str, Push | None] = {}
+    for artifact in itertools.islice(store.newest(pusher), _OUTPUTS):  # the models may have been of other nodes before
+        model = artifact.properties.get("model")
+        if isinstance(model, str) and (channel := channel_of(model)) not in found:
+            found[channel] = next((push for push in pushes(store, channel) if push.node == pusher.node), None)
+        if artifact.properties.get("pushed"):
+            break
+    by_time = {push.created: push for push in found.values() if push is not None and push.created is not None}
+    return by_time[max(by_time)] if by_time else None
 
 
 def last_pushes(store: Store, pipeline: str) -> list[Push]:

@@ -23,7 +23,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import outbox
-from spanwise.scheduler.ledger.overdue import last_push
+from spanwise.scheduler.ledger.overdue import last_push, newest_pushes
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
@@ -182,7 +182,9 @@ class SchedulerMetrics:
         for each in executions:
             if (took_s := _took_s(each)) is not None:
                 self._nodes.labels(each.pipeline, each.node, each.state.value).observe(took_s)
-        pushed, end = _pushed(executions), span_end(run, one.description.timetable)
+        mine = (push.created for push in newest_pushes(store, one.record) if push.run == run.name)
+        pushed = max((moment for moment in mine if moment is not None), default=None)
+        end = span_end(run, one.description.timetable)
         if pushed is not None and end is not None:
             self._lags_s[entry.key] = (pushed - end).total_seconds()
 
@@ -280,12 +282,6 @@ def span_end(run: Run, timetable: Timetable) -> datetime | None:
         return None
     moment = shown.replace(tzinfo=timetable.clock).astimezone(UTC)
     return moment + timedelta(hours=1) if hourly else moment
-
-
-def _pushed(executions: list[Execution]) -> datetime | None:
-    done = (each for each in executions if each.state is State.COMPLETE)
-    made = (artifact for each in done for found in each.outputs.values() for artifact in found)
-    return max((a.created for a in made if a.properties.get("pushed") and a.created is not None), default=None)
 
 
 def _took_s(one: Run | Execution) -> float | None:

@@ -12,6 +12,7 @@ from spanwise.orchestrator import process
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import run_dir
+from spanwise.orchestrator.serving import Push, newest_push
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, is_heard, read_scheduler
 from spanwise.scheduler.ledger.pauses import SchedulePause
@@ -21,7 +22,6 @@ from spanwise.scheduler.schedule.due import ON_TIME_S, find_due, must_wait
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick, starts, ticks
 
-_LOOKED_AT = 100  # newest outputs of a pusher, of which most may not have been pushed
 _MANY = 1000
 
 LOST_S = 60.0
@@ -102,12 +102,13 @@ def find_stale(store: Store, schedule: ScheduleRecord, now: datetime) -> StaleMo
 
 def last_push(store: Store, schedule: ScheduleRecord) -> datetime | None:
     """When a model was last pushed."""
-    found = []
-    for place in schedule.pushes:
-        address = Address(pipeline_of(schedule.key), *place.split("/"))
-        newest = itertools.islice(store.newest(address), _LOOKED_AT)
-        found += [next((a.created for a in newest if a.properties.get("pushed") and a.created), None)]
-    return max((moment for moment in found if moment is not None), default=None)
+    return max((push.created for push in newest_pushes(store, schedule) if push.created is not None), default=None)
+
+
+def newest_pushes(store: Store, schedule: ScheduleRecord) -> list[Push]:
+    """The last push of each of its Pushers that has pushed."""
+    pushers = (Address(pipeline_of(schedule.key), *place.split("/")) for place in schedule.pushes)
+    return [push for pusher in pushers if (push := newest_push(store, pusher)) is not None]
 
 
 def measure_progress(store: Store, run: Run, home: Path) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from spanwise.orchestrator import PushedModel, Run
+from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Site
@@ -98,8 +99,9 @@ def pushing(store: MemoryStore) -> Run:
     """A run of three minutes that has pushed its model."""
     run = begun(store, span=DAY)
     published(store, run, "Trainer")
-    pushed = PushedModel("/root/pushed", properties={"pushed": 1, "destination": "/srv"})
-    published(store, run, "Pusher", outputs={"pushed_model": pushed})
+    facts = {"pushed": 1, "pushed_destination": "/srv", "model": "flights/Trainer/model/1"}
+    pushed = PushedModel("/root/pushed", properties=facts)
+    store.claim(*claim_pushes(store, published(store, run, "Pusher", outputs={"pushed_model": pushed}), [pushed]))
     return ended(store, run)
 
 

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.artifact import PushedModel
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.process import Identity
-from spanwise.orchestrator.run import Run, Trigger
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.holder import find_holder
-from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, measure_progress
+from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, find_stale, last_push, measure_progress
 from spanwise.scheduler.ledger.pauses import current_pause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, newest_tick
@@ -140,3 +142,46 @@ def test_output_of_a_run_on_another_host_is_progress(tmp_path: Path) -> None:
         seen.append(measure_progress(store, run, here.root))
 
     assert seen == sorted(set(seen))
+
+
+def push(store: MemoryStore, *, pushed: int, model: int = 1, reason: str | None = None) -> None:
+    """A run of a Pusher, as the publisher records it."""
+    run = store.begin_run(Run(pipeline="p"))
+    execution = store.begin(Execution(pipeline="p", run=run.number, node="Pusher"))
+    facts = {"pushed": pushed, "model": f"p/Trainer/model/{model}", "pushed_destination": f"/serving/{model}"}
+    output = PushedModel("/root/pushed", properties={**facts, "reason": reason})
+    claims = claim_pushes(store, execution, [output])
+    ended = replace(execution, state=State.COMPLETE, outputs={"pushed_model": (output,)})
+    store.publish(ended, *claims)
+
+
+def test_a_model_that_is_not_pushed_again_is_as_old_as_before() -> None:
+    """As where no new data comes, so that each run trains what serves: the model grows stale although the runs succeed."""
+    times = FakeClock(NOON)
+    store = MemoryStore(times)
+    known = ScheduleRecord(
+        timetable=replace(HOURLY, freshness=timedelta(days=1)), since=NOON, pushes=("Pusher/pushed_model",)
+    )
+    push(store, pushed=1)
+    for _ in range(3):
+        times.sleep(12 * 3600)
+        push(store, pushed=1, reason="not pushed again: version 1 is this model, pushed by p/1")
+
+    found = find_stale(store, known, times())
+
+    assert last_push(store, known) == NOON
+    assert found is not None
+    assert found.pushed == NOON
+
+
+def test_the_last_push_is_known_after_any_number_of_refused_models() -> None:
+    """It was said that no model was ever pushed, and its age was no longer measured."""
+    times = FakeClock(NOON)
+    store = MemoryStore(times)
+    known = ScheduleRecord(timetable=HOURLY, since=NOON, pushes=("Pusher/pushed_model",))
+    push(store, pushed=1)
+    times.sleep(60)
+    for number in range(150):
+        push(store, pushed=0, model=2 + number, reason="not pushed: it is worse")
+
+    assert last_push(store, known) == NOON
