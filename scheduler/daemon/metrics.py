@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOOK_S = 60.0
 """Between two looks at what the metadata know of a pipeline, beside the ticks that end here."""
 
-_LOOKED_AT = 20  # newest runs, among which the last that went well is looked for
+_LOOKED_AT = 1000  # newest runs, among which the last that succeeded is looked for
 _RUNS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0)
 _NODES_S = (1.0, 10.0, 60.0, 600.0, 3600.0, 21600.0)  # fewer: there are many nodes
 _TURNS_S = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0)
@@ -45,7 +45,7 @@ _TURNS_S = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0)
 class KnownTimes:
     """What the metadata knew of a pipeline when they were last looked at."""
 
-    succeeded: datetime | None
+    success: Run | None  #: the last that succeeded
     pushed: datetime | None
 
 
@@ -189,11 +189,11 @@ class SchedulerMetrics:
             self._lags_s[entry.key] = (pushed - end).total_seconds()
 
     def _read(self, store: Store, one: PipelineScheduler) -> None:
+        last = known.success if (known := self._known.get(one.key)) is not None else None
         newest = itertools.islice(store.runs(pipeline_of(one.key)), _LOOKED_AT)
-        self._known[one.key] = KnownTimes(
-            succeeded=next((run.ended for run in newest if run.state is State.COMPLETE), None),
-            pushed=last_push(store, one.record),
-        )
+        since = itertools.takewhile(lambda run: last is None or run.number > last.number, newest)
+        success = next((run for run in since if run.state is State.COMPLETE), last)
+        self._known[one.key] = KnownTimes(success=success, pushed=last_push(store, one.record))
 
     # --- what is read when somebody asks
 
@@ -222,7 +222,7 @@ class SchedulerMetrics:
         yield _gauge(
             "spanwise_last_success_timestamp_seconds",
             "When the last run that went well has ended, by whomever it was started.",
-            {name: found.succeeded.timestamp() for name, found in known.items() if found.succeeded is not None},
+            {name: ended.timestamp() for name, found in known.items() if (ended := _ended(found.success)) is not None},
         )
         yield _gauge(
             "spanwise_last_push_timestamp_seconds",
@@ -282,6 +282,10 @@ def span_end(run: Run, timetable: Timetable) -> datetime | None:
         return None
     moment = shown.replace(tzinfo=timetable.clock).astimezone(UTC)
     return moment + timedelta(hours=1) if hourly else moment
+
+
+def _ended(run: Run | None) -> datetime | None:
+    return None if run is None else run.ended
 
 
 def _took_s(one: Run | Execution) -> float | None:

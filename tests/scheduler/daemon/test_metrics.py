@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from spanwise.orchestrator import PushedModel, Run
+from spanwise.orchestrator import PushedModel, Run, State
 from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
@@ -174,6 +174,20 @@ def test_what_the_metadata_know_is_read_now_and_then(
     assert after["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp() + 180
     assert after["spanwise_model_age_seconds{pipeline=flights}"] == 3600
     assert after["spanwise_model_age_limit_seconds{pipeline=flights}"] == 2 * 86400
+
+
+def test_the_last_success_is_known_after_any_number_of_failures(
+    metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
+) -> None:
+    """A rule that looks at its age would find nothing, and end its alert."""
+    ended(store, begun(store))
+    for _ in range(30):
+        ended(store, begun(store), State.FAILED)
+
+    metrics.look(store, watched, 0.0)
+
+    found = samples(metrics)
+    assert found["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp() + 180
 
 
 def test_what_goes_on_is_read_when_asked(metrics: SchedulerMetrics, watched: PipelineScheduler) -> None:
