@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation, Model
 from spanwise.orchestrator.run import Execution, Run
@@ -16,6 +17,8 @@ from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_number, format_spans, format_time, run_calendar
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.run_outputs import find_model_channel, is_baseline
+
+_CLOCKS = timedelta(hours=1)  # by so much the clocks of two hosts may differ
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def _record(session: Session, artifact: Artifact, run: Run, executions: list[Exe
     blessing = next((a for a in made if a.kind == Blessing.kind), None)
     evaluation = next((a for a in made if a.kind == Evaluation.kind), None)
     standing = find_standing(store, "blessed", artifact)
-    every = list(itertools.islice(pushes(store, channel_of(artifact.name)), 1))
+    every = list(_pushes_since(store, artifact))
     spans = artifact.properties.get("spans")
     learned = [s for s in spans if isinstance(s, int)] if isinstance(spans, list) else []
     return ModelRecord(
@@ -138,3 +141,11 @@ def _record(session: Session, artifact: Artifact, run: Run, executions: list[Exe
         blessed=standing.holds() if standing.by_judge else None,
         spans_label=format_spans(learned, records.artifact_calendar(artifact, run_calendar(run))) if learned else "",
     )
+
+
+def _pushes_since(store: Store, model: Artifact) -> Iterator[Push]:
+    """The pushes of its channel since the model was made, newest first; at least the last of all."""
+    every = pushes(store, channel_of(model.name))
+    yield from itertools.islice(every, 1)
+    made = model.created
+    yield from itertools.takewhile(lambda push: not made or not push.created or push.created > made - _CLOCKS, every)

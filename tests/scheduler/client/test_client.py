@@ -89,6 +89,22 @@ def test_the_model_that_serves_comes_with_its_metrics_and_its_spans(past, client
     assert [(m.name, m.blessed) for m in flights.models()] == [(model.name, True)]
 
 
+def test_a_model_that_served_once_has_its_pushes(past, client):
+    """Also when another one was pushed since; of several, the newest first."""
+    models = []
+    for number in range(3):
+        past.begin(FIRST + number)
+        models.append(past.train([past.ingest(FIRST + number)]))
+        serve(past, past.push(models[-1], number))
+    past.begin()
+    serve(past, past.push(models[0], 3))
+
+    found = {model.name: [push.run for push in model.pushes] for model in client.pipeline().models()}
+
+    assert [found[model.name] for model in models] == [["flights/4", "flights/1"], ["flights/2"], ["flights/3"]]
+    assert [client.model(model.name).serves for model in models] == [True, False, False]
+
+
 def test_spans_have_a_state_each_gaps_included(past, client):
     """What is published later, refused or run is seen by the next question, which reads only what is new."""
     a_week(past)
