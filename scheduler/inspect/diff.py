@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -219,8 +220,13 @@ def _compare_means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Itera
     deviation, moved = before["std"], means[1] - means[0]
     if abs(moved) > _SHIFTED * deviation:
         far = f", {moved / deviation:+.1f} standard deviations" if deviation else " of a column that was constant"
-        digits = next((n for n in (4, 8) if f"{means[0]:.{n}g}" != f"{means[1]:.{n}g}"), 17)
+        digits = _digits(*means)
         yield f"{means[0]:.{digits}g}", f"{means[1]:.{digits}g}", f"mean{far}"
+
+
+def _digits(before: float, after: float) -> int:
+    """How many digits show that they differ."""
+    return next((n for n in (4, 8) if f"{before:.{n}g}" != f"{after:.{n}g}"), 17)
 
 
 def _frequencies(feature: Mapping[str, Any]) -> dict[str, float]:
@@ -249,10 +255,15 @@ def _compare_metrics(before: Execution, after: Execution) -> Iterator[Difference
     one, other = (_metrics(execution) for execution in (before, after))
     for name in dict.fromkeys((*one, *other)):
         was, now = one.get(name), other.get(name)
-        if was != now:
-            texts = [None if value is None else f"{value:.4g}" for value in (was, now)]
+        if was != now and not (_is_nan(was) and _is_nan(now)):
+            digits = 4 if was is None or now is None else _digits(was, now)
+            texts = [None if value is None else f"{value:.{digits}g}" for value in (was, now)]
             note = f"{now - was:+.4g}" if was is not None and now is not None else ""
             yield Difference(topic="metrics", where=after.node, what=name, before=texts[0], after=texts[1], note=note)
+
+
+def _is_nan(value: float | None) -> bool:
+    return value is not None and math.isnan(value)
 
 
 def _metrics(execution: Execution) -> dict[str, float]:

@@ -111,6 +111,19 @@ def test_metrics_are_told_with_how_far_they_moved(past):
     assert not [f for f in found(past, one, other) if f[2] == "f1"]
 
 
+def test_a_metric_that_is_no_number_in_both_runs_does_not_differ(past):
+    """And one that moved a little is written with the digits in which it did."""
+    runs = []
+    for mae in (0.20000001, 0.20000002):
+        model = past.train([past.ingest(DAY)])
+        past.evaluate(model, [], auc=float("nan"), mae=mae)
+        runs.append(past.run)
+
+    metrics = [difference[2:5] for difference in found(past, *runs) if difference[0] == "metrics"]
+
+    assert metrics == [("mae", "0.20000001", "0.20000002")]
+
+
 def test_what_the_schema_says_of_each_feature_is_compared(past):
     """By key; a feature that came is there with all its keys."""
     one = past.begin()
