@@ -53,7 +53,9 @@ class Explanation:
 
     execution: Execution
     calendar: Calendar
-    before: Execution | None = None  #: the earlier execution that it is compared with; None when there is none
+    before: Execution | None = (
+        None  #: the earlier execution that it is compared with; None when there is none, or nothing to compare
+    )
     changes: tuple[KeyChange, ...] = ()
 
 
@@ -67,7 +69,7 @@ def explain(store: Store, run: Run, node: str) -> Explanation:
         NotRecorded: the run has no such node, or has not reached it.
     """
     execution = find.execution(store, run, node)
-    earlier = _earlier(store, run, node)
+    earlier = _earlier(store, run, node) if _is_recorded(execution) else None
     calendar = records.execution_calendar(execution, run_calendar(run))
     return Explanation(
         execution=execution,
@@ -82,8 +84,10 @@ def explain(store: Store, run: Run, node: str) -> Explanation:
 def compare_keys(before: Execution, after: Execution, calendar: Calendar) -> Iterator[KeyChange]:
     """How the cache key of an execution differs from an earlier one; without keys, how its records differ.
 
-    What a base run has supplied has neither: give what it has supplied.
+    What a base run has supplied has neither: give what it has supplied. Of one that never ended nothing is known.
     """
+    if not (_is_recorded(before) and _is_recorded(after)):
+        return
     if before.key_parts and after.key_parts:
         one, other = (CacheKey(digest=e.key, parts=e.key_parts) for e in (before, after))
         parts = one.difference(other)
@@ -99,9 +103,14 @@ def _earlier(store: Store, run: Run, node: str) -> Execution | None:
         found = next((e for e in reversed(store.executions(earlier)) if e.node == node), None)
         if found is not None and found.state.succeeded:
             return found
-        if found is not None and (found.key_parts or found.parameters):  # others failed before these were known
+        if found is not None and _is_recorded(found):
             tried = tried or found
     return tried
+
+
+def _is_recorded(execution: Execution) -> bool:
+    """Whether its record has what it was given, which is written when it ends; it may fail before that is known."""
+    return bool(execution.state.succeeded or execution.key_parts or execution.parameters or execution.inputs)
 
 
 def _recorded_difference(before: Execution, after: Execution) -> Iterator[str]:
@@ -160,6 +169,8 @@ def format_explanation(found: Explanation) -> str:
     """The explanation as text."""
     execution = found.execution
     lines = [f"{execution.node} of {execution.pipeline}/{execution.run} {_describe_end(execution)}."]
+    if not _is_recorded(execution):
+        return "\n".join([*lines, "What it was given is not recorded, so nothing can be compared."])
     if found.before is None:
         return "\n".join([*lines, "No earlier run has reached it."])
     before = found.before

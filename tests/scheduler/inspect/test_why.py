@@ -146,6 +146,20 @@ def test_a_node_without_a_key_is_compared_by_what_was_recorded(past):
     assert "did no work of its own: " in why.format_explanation(found)
 
 
+@pytest.mark.parametrize("state", [State.FAILED, State.RUNNING])
+def test_of_an_execution_that_never_ended_nothing_is_said_to_have_changed(past, counted, state):
+    """What it was given is recorded with its end: it was said to have had no inputs and no parameters."""
+    first = counted([past.ingest(DAY)])
+    died = past.begin(DAY)
+    past.do("Count", state=state, error="abandoned: its run died before it ended")
+
+    explanation = why.explain(past.store, died, "Count")
+
+    assert (explanation.before, explanation.changes) == (None, ())
+    assert "not recorded, so nothing can be compared" in why.format_explanation(explanation)
+    assert [d.what for d in compare_runs(past.store, first, died) if d.where == "Count"] == ["state"]
+
+
 def test_a_node_that_is_not_in_the_run_is_refused(past, counted):
     """With the name that was meant, and those there are."""
     with pytest.raises(NotRecorded, match=r"no node 'Cuont'\. Did you mean Count\? It has: Count"):
