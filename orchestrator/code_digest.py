@@ -336,6 +336,8 @@ def _code(scope: CodeScope) -> ValueNode:
             constants.append(_constant(code.co_consts[number], scope))
         else:
             stream.append(op.to_bytes(2, "little") + number.to_bytes(4, "little"))
+    marked = _names_in_texts(code)
+    stream += [encode_text(f"{at} {name}") for at, name in enumerate(code.co_varnames) if name in marked]
     keywords = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
     parts = [frame(b"y", b"".join(stream)), *constants, *_surroundings(scope, operations)]
     read = [name for op, _, name, _ in operations if name in NAMES and op in user_code.ATTRIBUTES]
@@ -384,8 +386,8 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
     bindings = noticed_bindings.get()
     if bindings is not None:
         bindings.notice_assignments(scope.code, operations)
-    values: dict[str, object] = {}
-    modules: dict[SourceFile | Distribution, None] = {}
+    values = _named_in_texts(scope)
+    modules: dict[SourceFile | Distribution, None] = dict.fromkeys(_looked_up_by_text(scope, operations))
     for use in user_code.uses(scope.code, operations):
         _report_dynamic_import(use, scope)
         if isinstance(use, Import):
@@ -406,6 +408,28 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
         _report_file(values[text], scope.code.co_filename)
         parts += [encode_text(text), ValueChild(f"global {text!r}", values[text])]
     return parts + [ValueChild("an import", module) for module in modules]
+
+
+_NAME_IN_TEXT = re.compile(r"@([^\W\d]\w*)")
+# Builtins by which code comes to globals whose names are in a text.
+_BY_TEXT = frozenset({"globals", "eval", "exec"})
+
+
+def _names_in_texts(code: types.CodeType) -> set[str]:
+    """The names that texts mark as those of variables, as in `rides.query("fare > @limit")` of pandas."""
+    return {name for text in code.co_consts if isinstance(text, str) for name in _NAME_IN_TEXT.findall(text)}
+
+
+def _named_in_texts(scope: CodeScope) -> dict[str, object]:
+    names = scope.names or {}
+    return {f"@{name}": names[name] for name in _names_in_texts(scope.code) if name in names}
+
+
+def _looked_up_by_text(scope: CodeScope, operations: list[Operation]) -> Iterator[SourceFile]:
+    """The module of code that looks up globals by texts: any of it may be meant."""
+    file = (scope.names or {}).get("__file__")
+    if isinstance(file, str) and any(name in _BY_TEXT and op == user_code.GLOBAL for op, _, name, _ in operations):
+        yield SourceFile(file, scope.package)
 
 
 def _report_dynamic_import(use: NameUse | Import, scope: CodeScope) -> None:

@@ -5,8 +5,10 @@ bytecode names, as far as that is the user's; libraries count by distribution an
 fingerprinted. Renaming things locally, comments, docstrings, annotations and line numbers do not count. The recipe
 for each kind of value is in `value_digest`, for code in `code_digest`, and how they become one digest in `digest`.
 
-What no recipe can see: names computed at run time (`getattr(module, text)`, `eval`), files and services that a function
-reads by itself, and the environment. A global that a function changes as it runs counts with the content it has now.
+Where code comes to globals by texts (`globals()`, `eval`, `getattr(module, text)`), the whole source of the module
+counts, and so does what pandas reads by a text such as "fare > @limit". What no recipe can see: modules imported by
+names computed at run time, files and services that a function reads by itself, and the environment. A global that a
+function changes as it runs counts with the content it has now.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ def uses(code: types.CodeType, within: Iterable[Operation] | None = None) -> Ite
             yield NameUse(chain[0], tuple(chain[1:]), is_global)
             chain = []
         if op in _LOOKUPS:
-            chain, is_global = [str(name)], op == _GLOBAL
+            chain, is_global = [str(name)], op == GLOBAL
         elif op in CONSTANT_OPERATIONS:
             constants = (constants[1], code.co_consts[number])
         elif op == _IMPORT:
@@ -270,7 +270,7 @@ _CACHE = dis.opmap.get("CACHE")  # none before Python 3.11, which a process that
 _NAME_BITS = {op: _name_bits(op) for op in dis.hasname if op <= _HIGHEST}
 ATTRIBUTES = frozenset(op for op in _NAME_BITS if dis.opname[op] in ("LOAD_ATTR", "LOAD_METHOD"))
 _LOOKUPS = frozenset(op for op in _NAME_BITS if re.fullmatch(r"LOAD_(?!.*(ATTR|METHOD)).*", dis.opname[op]))
-_GLOBAL, _IMPORT, STORE_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["IMPORT_NAME"], dis.opmap["STORE_NAME"]
+GLOBAL, _IMPORT, STORE_NAME = dis.opmap["LOAD_GLOBAL"], dis.opmap["IMPORT_NAME"], dis.opmap["STORE_NAME"]
 
 
 # How it is sent to another process.
