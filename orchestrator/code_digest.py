@@ -32,7 +32,7 @@ from spanwise.orchestrator.digest import (
     frame,
     named_children,
 )
-from spanwise.orchestrator.user_code import Import, NameUse, Operation, Owner
+from spanwise.orchestrator.user_code import Import, NameUse, Operation, Owner, SourceLoader
 from spanwise.version import __version__
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -67,6 +67,7 @@ class SourceFile(SameValue):
 
     file: str
     package: str
+    loaded: types.CodeType | None = None  #: of the imported module: it runs, also if the file was edited since
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,13 @@ def _module(module: types.ModuleType) -> ValueNode:
         return ValueNode("module", [encode_text(module.__name__), ValueChild("", distribution)])
     if not file:
         return ValueNode("module", [encode_text(module.__name__)])
-    return ValueNode("module", [ValueChild("", SourceFile(file, module.__package__ or ""))])
+    return ValueNode("module", [ValueChild("", SourceFile(file, module.__package__ or "", _loaded(vars(module))))])
 
 
 def _source(source: SourceFile) -> ValueNode:
     """A file by its compiled code, so that comments do not count, and by the modules of the user's it imports."""
+    if source.loaded is not None:
+        return ValueNode("source", [ValueChild("", CodeScope(source.loaded, None, source.package))])
     try:
         content = Path(source.file).read_bytes()
     except OSError as error:
@@ -161,6 +164,12 @@ def _source(source: SourceFile) -> ValueNode:
     except (SyntaxError, ValueError) as error:
         raise NoRecipe(f"the module {source.file}, which is not valid Python ({error})") from error
     return ValueNode("source", [ValueChild("", CodeScope(code, None, source.package))])
+
+
+def _loaded(names: Mapping[str, object]) -> types.CodeType | None:
+    """The code of the module with these globals, as it was loaded, if that is known."""
+    loader = getattr(names.get("__spec__"), "loader", None)
+    return loader.code if isinstance(loader, SourceLoader) else None
 
 
 def _function(function: types.FunctionType) -> ValueNode:
@@ -429,7 +438,7 @@ def _looked_up_by_text(scope: CodeScope, operations: list[Operation]) -> Iterato
     """The module of code that looks up globals by texts: any of it may be meant."""
     file = (scope.names or {}).get("__file__")
     if isinstance(file, str) and any(name in _BY_TEXT and op == user_code.GLOBAL for op, _, name, _ in operations):
-        yield SourceFile(file, scope.package)
+        yield SourceFile(file, scope.package, _loaded(scope.names or {}))
 
 
 def _report_dynamic_import(use: NameUse | Import, scope: CodeScope) -> None:
@@ -535,4 +544,6 @@ def _of_spec(spec: ModuleSpec) -> SourceFile | Distribution | None:
     distribution = distribution_of(spec.name, file)
     if distribution is not None or file is None:
         return distribution
-    return SourceFile(file, spec.name if spec.submodule_search_locations is not None else spec.parent or "")
+    package = spec.name if spec.submodule_search_locations is not None else spec.parent or ""
+    names: Mapping[str, object] = getattr(sys.modules.get(spec.name), "__dict__", {})
+    return SourceFile(file, package, _loaded(names) if names.get("__file__") == file else None)

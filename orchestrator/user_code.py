@@ -373,22 +373,31 @@ def _load_module(name: str, file: str) -> types.ModuleType:
     return execute_file(name, file)
 
 
-class _SourceLoader(SourceFileLoader):
+class SourceLoader(SourceFileLoader):
     """Compiles a file each time, as Python does with the file that it is given.
 
     For Python, bytecode that was kept is up to date if the source has the size and the second of its last change that
     it had: an edit such as of 3 to 7, made at once or with tools that set times, would not count.
     """
 
+    def __init__(self, fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self.code: types.CodeType | None = None  #: of the module that was loaded; its file may have been edited since
+
     def get_code(self, fullname: str) -> types.CodeType:
+        code = self._compile(fullname)
+        self.code = self.code or code
+        return code
+
+    def _compile(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
 
-class _ModuleLoader(_SourceLoader):
+class _ModuleLoader(SourceLoader):
     """Takes bytecode only if it was kept after the last change of its file, by a time that no tool sets."""
 
-    def get_code(self, fullname: str) -> types.CodeType:
+    def _compile(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
         try:
             kept = Path(importlib.util.cache_from_source(path))
@@ -397,7 +406,7 @@ class _ModuleLoader(_SourceLoader):
         except FileNotFoundError:
             pass
         except (OSError, NotImplementedError):
-            return super().get_code(fullname)
+            return super()._compile(fullname)
         code = SourceFileLoader.get_code(self, fullname)
         assert code is not None, "it has the source"
         return code
@@ -428,7 +437,7 @@ def _is_users_folder(folder: str) -> bool:
 
 def execute_file(name: str, file: str) -> types.ModuleType:
     """Runs a file as the module of this name."""
-    spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=SourceLoader(name, file))
     assert spec is not None and spec.loader is not None  # noqa: PT018  a loader was given
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs, so that another file that imports it gets this module

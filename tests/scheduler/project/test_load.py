@@ -7,6 +7,7 @@ import pytest
 
 from spanwise.orchestrator import Calendar
 from spanwise.orchestrator.errors import LoadError, ParameterError, PipelineError
+from spanwise.orchestrator.fingerprint import of_class
 from spanwise.scheduler.project.load import load, split
 
 HEAD = "from spanwise.orchestrator import Component, Input, Output, Pipeline, Report\n"
@@ -72,6 +73,39 @@ def test_such_an_edit_of_a_module_that_is_imported_counts(folder: Path, place: s
 
     assert seen == ["3", "7"]
     assert list(folder.rglob("*.pyc"))
+
+
+LATE = (
+    HEAD
+    + """
+import edited
+class Make(Component):
+    def run(self, report: Output[Report]) -> None:
+        from edited import work
+        work()
+def flow() -> Pipeline:
+    return Pipeline("flow", [Make()])
+"""
+)
+
+
+@pytest.mark.parametrize("imported", ["from edited import work", "import edited as other", "globals()"])
+def test_a_module_counts_as_it_was_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, imported: str) -> None:
+    """It is edited while a run goes on: what the loaded code makes is not what the edited code would make."""
+    write(folder, "def work(): return 1\n", "edited.py")
+    for name in ("edited", "given"):  # as in a process of its own
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    given = write(folder, LATE.replace("from edited import work", imported).replace("work()\n", "edited.work\n"))
+    make = type(load(given).pipeline.nodes["Make"])
+    first = of_class(make)
+
+    write(folder, "def work(): return 2\n", "edited.py")
+    write(folder, (folder / given).read_text().replace("import edited\n", "import edited\nX = 2\n", 1))
+    assert of_class(make) == first
+
+    for name in ("edited", "given"):
+        monkeypatch.delitem(sys.modules, name)
+    assert of_class(type(load(given).pipeline.nodes["Make"])) != first
 
 
 def test_an_annotation_that_is_text_counts(folder: Path) -> None:
