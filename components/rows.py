@@ -196,7 +196,8 @@ def _list_stored(artifact: Examples, split: str) -> dict[str, BinaryIO]:
 def _unify_columns(files: Iterable[ExamplesFile]) -> pa.Schema:
     """The columns that any file has, but those that any span has dropped for good.
 
-    A correction that removes a column from one span thus removes it from every window that reads the span.
+    A correction that removes a column from one span thus removes it from every window that reads the span. They are in
+    the order of the newest span, which has all that were not dropped: the oldest may have been backfilled without some.
     """
 
     def fix(name: str) -> str:
@@ -208,7 +209,9 @@ def _unify_columns(files: Iterable[ExamplesFile]) -> pa.Schema:
     listed = list(files)
     dropped = {name for file in listed for name in file.artifact.dropped_columns or ()}
     kept = ((f"span {f.label}", pa.schema([field for field in f.schema if field.name not in dropped])) for f in listed)
-    return unify_schemas("the examples", kept, fix)
+    found = unify_schemas("the examples", kept, fix)
+    newest = listed[-1].schema.names if listed else []
+    return pa.schema([found.field(name) for name in dict.fromkeys([*newest, *found.names]) if name in found.names])
 
 
 def _parquet_op(files: Sequence[ExamplesFile], schema: pa.Schema, columns: Sequence[str] | None) -> Parquet:

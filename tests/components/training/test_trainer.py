@@ -232,7 +232,7 @@ def test_a_weight_that_a_span_lacks_is_missing_there(tmp_path):
 
     with pytest.raises(ParameterError, match=r"missing value; .* of span 1\)"):
         check_weights("Trainer", spans, "w")
-    with pytest.raises(ParameterError, match=r"has no such column; it has: x, w\. If Transform made"):
+    with pytest.raises(ParameterError, match=r"has no such column; it has: w, x\. If Transform made"):
         check_weights("Trainer", spans, "u")
     outcome = Bench(tmp_path / "root").run(*weighted(nothing, {1: {"x": [1]}}))
     assert "weight='w': the split 'eval' has no such column" in outcome.executions["Trainer"].error
