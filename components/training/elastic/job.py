@@ -132,6 +132,12 @@ class ElasticJob:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ParameterError(f"ElasticJob({name}={value!r}): must be at least 1.")
+        for name in ("max_staleness", "max_failures", "checkpoint_s"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ParameterError(f"ElasticJob({name}={value!r}): must not be negative.")
+        if not self.lease_s > 0:
+            raise ParameterError(f"ElasticJob(lease_s={self.lease_s!r}): must be above 0.")
 
     @property
     def kind(self) -> JobKind:

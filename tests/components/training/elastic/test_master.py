@@ -511,6 +511,8 @@ def test_there_are_four_kinds_of_jobs(job, kind):
         ({"predict": jobs.predict}, "either trains or predicts"),
         ({"gradient": None, "apply": None}, "pass gradient and apply, or evaluate, or predict"),
         ({"epochs": 0}, "epochs=0"),
+        ({"max_staleness": -1}, "max_staleness=-1"),  # refuses every gradient, for ever
+        ({"lease_s": 0.0}, "lease_s=0.0"),
     ],
 )
 def test_functions_that_make_no_job_are_refused(given, says):
