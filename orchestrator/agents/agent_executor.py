@@ -53,6 +53,9 @@ SILENCE_S = 60.0
 KEPT_S = 10.0
 """An agent without a job is kept for so long, since the next node may want one like it."""
 
+_OUTLIVED_S = SILENCE_S + 15.0
+"""After so long, an agent that is out of reach has ended itself."""
+
 _POLL_S = 2.0
 _START_POLL_S = 0.2
 _CLOSE_S = 30.0
@@ -129,6 +132,7 @@ class AgentExecutor:
         self._jobs: dict[int, _Member] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._left: list[Survivor] = []  # of the agents that have been ended
         self._token = secrets.token_hex(16)
         self._gang: _GangPlaces | None = None  # of the last gang, whose replicas start one after the other
 
@@ -189,23 +193,31 @@ class AgentExecutor:
 
     def sweep(self) -> list[Survivor]:
         """Ends the agents, which have no jobs, and proves that nothing is left of them."""
-        return [] if self._end_agents() else self._prove()
+        if not self._closed:
+            self._left = [] if self._end_agents() and not self._left else self._prove()
+        return self._left
 
     def close(self) -> None:
         """Ends all jobs and agents."""
         if self._closed:
             return
+        if self.sweep():
+            log.error("agents-left", extra={"engine": self._engine.name, "reason": ", ".join(map(str, self._left))})
         self._closed = True
-        if not self._end_agents() and (left := self._prove()):
-            log.error("agents-left", extra={"engine": self._engine.name, "reason": ", ".join(map(str, left))})
         self._engine.close()
 
     def _prove(self) -> list[Survivor]:
+        return [Survivor(0, "?", each) for each in self._ask(lambda: self._engine.end_all(self._mark))]
+
+    def _ask(self, end: Callable[[], list[str]]) -> list[str]:
+        """What is left after ending something, or why that is unknown."""
         try:
-            left = self._engine.end_all(self._mark)
+            return end()
         except NodeFailed as error:
-            return [Survivor(0, "?", str(error))]
-        return [Survivor(0, "?", each) for each in left]
+            return [str(error)]
+        except Exception as error:  # an engine may raise anything
+            log.exception("agent-failed", extra={"engine": self._engine.name})
+            return [f"{type(error).__name__}: {error}"]
 
     def _end_agents(self) -> bool:
         """Ends the agents; returns whether each has ended for certain, and all that it started."""
@@ -248,6 +260,8 @@ class AgentExecutor:
             failure = JobFailure(message=f"{self._engine.name}: {type(error).__name__}: {error}")
         agent.outbox.put(None)
         left = self._end(agent, line)
+        if left:
+            self._outlive(agent)
         if agent.places is not None:
             agent.places.leave()
         agent.unproven = bool(left)
@@ -265,12 +279,13 @@ class AgentExecutor:
         return self._engine.launch(self._mark, agent.number, agent.asked)
 
     def _end(self, agent: _Member, line: AgentLine | None) -> list[str]:
-        if line is None:
-            return []
-        try:
-            return line.end(agent.ready)
-        except NodeFailed as error:
-            return [str(error)]
+        return [] if line is None else self._ask(lambda: line.end(agent.ready))
+
+    def _outlive(self, agent: _Member) -> None:
+        """Waits for the end of an agent that is out of reach: its job holds a slot, and must not begin a second time."""
+        deadline = time.monotonic() + _OUTLIVED_S
+        while not agent.closing and time.monotonic() < deadline:
+            time.sleep(_START_POLL_S)
 
     def _prepare(self, agent: _Member, line: AgentLine) -> None:
         """Compares the environments, then gives the agent the code."""
