@@ -12,11 +12,13 @@ import os
 import queue
 import select
 import shutil
+import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -190,6 +192,32 @@ def _stopped(stop: StopJob) -> JobFailure:
     return JobFailure(message=stop.why, timed_out=stop.timed_out)
 
 
+@contextlib.contextmanager
+def _ending_with(parent: int, folder: Path) -> Iterator[None]:
+    """Ends this process, with what it has started, when its parent ends: code that is loaded may wait for ever."""
+    done, over = os.pipe()
+
+    def end_with_parent() -> None:
+        handle = process.watch(parent)
+        ended, _, _ = select.select([done, *([] if handle is None else [handle])], [], [])
+        if handle is not None:
+            os.close(handle)
+        if done in ended:
+            return
+        process.send(process.descendants(os.getpid()), signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    thread = threading.Thread(target=end_with_parent, name="parent", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(over)
+        thread.join()
+        os.close(done)
+
+
 def main(line: ControllerLine, place: str, parent: int) -> None:
     """The life of an agent."""
     wanted = line.recv()
@@ -203,7 +231,8 @@ def main(line: ControllerLine, place: str, parent: int) -> None:
         if not process.take_mark(wanted.mark) and process.LINUX:
             raise NodeFailed("it runs inside of a marked process, so that its own could not be found again")
         relocation = Relocation.choose(wanted, folder)
-        pipeline = code_bundle.unpack(wanted.code, folder / "code")
+        with _ending_with(parent, folder):
+            pipeline = code_bundle.unpack(wanted.code, folder / "code")
         executor = LocalExecutor(pipeline, replace(_MOST, gpus=Machine.here().gpus))
     except SpanwiseError as error:
         line.send(Unfit(str(error)))

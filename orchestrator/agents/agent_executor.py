@@ -282,7 +282,7 @@ class AgentExecutor:
         return [] if line is None else self._ask(lambda: line.end(agent.ready))
 
     def _outlive(self, agent: _Member) -> None:
-        """Waits for the end of an agent that is out of reach: its job holds a slot, and must not begin a second time."""
+        """Waits until an agent out of reach has ended itself: its job has a slot, and must not run beside the next."""
         deadline = time.monotonic() + _OUTLIVED_S
         while not agent.closing and time.monotonic() < deadline:
             time.sleep(_START_POLL_S)
@@ -308,7 +308,7 @@ class AgentExecutor:
                     silence_s=SILENCE_S,
                 )
             )
-            for report in self._first(line):
+            for report in self._first(agent, line):
                 if isinstance(report, Hello):
                     self._compare(report)
                 elif isinstance(report, Unfit):
@@ -326,9 +326,10 @@ class AgentExecutor:
         agent.placement = Placement(place=f"{self._engine.name}: {line.place}", page_url=page_url)
         self._tell(JobPlaced(agent.job.id, agent.placement))
 
-    def _first(self, line: AgentLine) -> Iterator[Report]:
-        while True:
+    def _first(self, agent: _Member, line: AgentLine) -> Iterator[Report]:
+        while not (agent.closing or agent.stopped is not None):
             yield from line.receive(_POLL_S)
+        raise AgentLost("It was stopped while its code was loaded.")
 
     def _compare(self, hello: Hello) -> None:
         wrong = code_bundle.differences(self._code.environment, hello.environment)

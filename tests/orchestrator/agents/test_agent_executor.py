@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from spanwise.orchestrator import process
+from spanwise.orchestrator import Component, Output, Pipeline, Report, process, user_code
 from spanwise.orchestrator.agents import agent_executor
 from spanwise.orchestrator.agents.engine import AgentLost
 from spanwise.orchestrator.agents.messages import Ping
@@ -97,8 +99,9 @@ class HereLine:
             self._engine.asked.set()
             raise self._engine.lost
         self._line.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(30)
+        if started is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(30)
         self.process.kill()
         self.process.wait()
         self._line.close_all()
@@ -149,6 +152,38 @@ def test_a_job_whose_agent_may_still_work_has_not_ended(engine, bench, monkeypat
 
     assert not heard
     assert job.id in executor.running
+
+
+HANGS = """\
+import sys, time
+if any("piped_agent" in word for word in sys.orig_argv):
+    open({begun!r}, "w").close()
+    time.sleep(1000)
+def work(): ...
+"""
+
+
+class Call(Component):
+    def run(self, report: Output[Report], function: Callable) -> None:
+        function()
+
+
+def test_a_job_can_be_stopped_while_its_code_is_loaded(engine, bench, tmp_path, monkeypatch):
+    """A module that hangs as it is imported kept its node beyond any time limit, and from being stopped."""
+    file, begun = tmp_path / "hanging_module.py", tmp_path / "begun"
+    file.write_text(HANGS.format(begun=str(begun)))
+    monkeypatch.setitem(sys.modules, "hanging_module", None)  # taken back at the end
+    module = user_code.execute_file("hanging_module", str(file))
+    pipeline = Pipeline("p", [Call(function=module.work, name="Work")])
+    with PlacedExecutor(pipeline, engine, root=bench.root, away=pipeline.order) as executor:
+        job = replace(bench.job(), prepared={}, outputs={"report": str(tmp_path / "report")})
+        executor.start(job)
+        while not begun.exists():
+            executor.wait(0.05)
+        executor.stop(job.id, "It took too long.", timed_out=True)
+        ended = until_ended(executor, within_s=60.0)
+
+    assert (ended.failure.message, ended.failure.timed_out) == ("It took too long.", True)
 
 
 def test_what_may_be_left_after_closing_is_found_by_sweeping(engine, bench):
