@@ -25,6 +25,7 @@ from spanwise.orchestrator.rendezvous import ADDRESS, is_loopback
 from spanwise.orchestrator.resources import Resources
 
 NAMESPACE = "spanwise"
+_KNOCK_S = 10.0
 _OUT_OF_REACH_S = 60.0
 _PROOF_S = 30.0
 _NODE_DEATH_S = 40.0
@@ -90,18 +91,38 @@ class RayEngine:
         with self._lock:
             if not self._connected:
                 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+                self._knock()
                 try:
                     context = ray.init(
                         address=self._address, namespace=NAMESPACE, logging_level="ERROR", log_to_driver=False
                     )
                 except Exception as error:  # Ray raises many kinds, some of them of gRPC
-                    raise AgentLost(
-                        f"No Ray cluster answers at {self._address}: {str(error).strip()[:300]}. Start one, or name "
-                        f"another address: in spanwise.toml [executor] address = 'HOST:6379', or --cluster HOST:6379"
-                    ) from error
+                    raise self._silent(error) from error
                 self._dashboard = context.dashboard_url or ""
                 self._connected = True
         return ray
+
+    def _knock(self) -> None:
+        """Finds out whether anything listens at the address: Ray itself would try for a quarter of an hour."""
+        host, _, port = self._address.rpartition(":")
+        if not host or not port.isdigit():
+            return
+        deadline = time.monotonic() + _KNOCK_S
+        while True:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise self._silent(error) from error
+                time.sleep(0.5)
+            else:
+                return
+
+    def _silent(self, error: Exception) -> AgentLost:
+        return AgentLost(
+            f"No Ray cluster answers at {self._address}: {str(error).strip()[:300]}. Start one, or name another "
+            f"address: in spanwise.toml [executor] address = 'HOST:6379', or --cluster HOST:6379"
+        )
 
 
 class RayReservation:

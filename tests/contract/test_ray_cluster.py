@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import process
+from spanwise.orchestrator import Resources, process
+from spanwise.orchestrator.agents import ray_engine
+from spanwise.orchestrator.agents.engine import AgentLost
 from tests.contract.ray_cluster import start_ray
+from tests.servers import free_ports
 
 pytestmark = pytest.mark.skipif("SPANWISE_TEST_RAY" not in os.environ, reason="make test-engines")
 
@@ -18,6 +21,15 @@ def raylets():
     """The daemons of machines that this process has started."""
     names = {pid: Path(f"/proc/{pid}/stat") for pid in process.descendants(os.getpid())}
     return {pid for pid, stat in names.items() if stat.exists() and "(raylet) S" in stat.read_text()}
+
+
+def test_a_cluster_that_is_not_there_is_missed_at_once(monkeypatch):
+    """Ray itself tries for a quarter of an hour; a run that had to look for what is left there said nothing meanwhile."""
+    monkeypatch.setattr(ray_engine, "_KNOCK_S", 0.0)
+    (port,) = free_ports(1)
+
+    with pytest.raises(AgentLost, match=rf"No Ray cluster answers at 127\.0\.0\.1:{port}: .*refused"):
+        ray_engine.RayEngine(f"127.0.0.1:{port}").launch(1, 1, Resources())
 
 
 def test_a_machine_whose_daemon_dies_as_it_starts_is_started_again():
