@@ -50,6 +50,7 @@ class ActiveRun:
         self._stop_command = ""
         self._stopping = ""  # by what, once jobs are being stopped
         self._preempted: Counter[str] = Counter()  # how often the machine of a node was taken away
+        self._looked = 0.0  # when (monotonic) the last look for nodes to start began
         self._full: set[str] = set()  # nodes that wait for a slot of their pool
 
     def begin(self, supplied: BaseRun, abandoned: Iterable[Run]) -> None:
@@ -71,7 +72,8 @@ class ActiveRun:
     def start_ready(self) -> None:
         """Starts every node that waits for nothing, and skips those that cannot run any more."""
         waited, self._full = self._full, set()
-        while self._has_room() and (step := self._worklist.next_step(time.monotonic(), self._fits)) is not None:
+        self._looked = time.monotonic()
+        while self._has_room() and (step := self._worklist.next_step(self._looked, self._fits)) is not None:
             if isinstance(step, SkipNode):
                 self._worklist.skip(step.node)
                 self._announce("node-skipped", step.node)
@@ -120,7 +122,7 @@ class ActiveRun:
     def wait_s(self) -> float:
         """How long nothing is to be done unless a job reports something."""
         moments = [job.deadline for job in self._jobs.values() if job.deadline is not None]
-        retry = self._worklist.next_retry()
+        retry = self._worklist.next_retry(self._looked)
         if retry is not None and self._has_room():
             moments.append(retry)
         longest_s = POLL_S if self._full else _LONGEST_WAIT_S

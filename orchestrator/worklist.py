@@ -57,9 +57,9 @@ class Worklist:
                 return StartNode(node)
         return None
 
-    def next_retry(self) -> float | None:
-        """The moment (monotonic) at which the first waiting retry may start."""
-        return min((self.retry_at[node] for node in self.waiting if node in self.retry_at), default=None)
+    def next_retry(self, now: float) -> float | None:
+        """The next moment (monotonic) at which a waiting retry may start; one that may already waits for more."""
+        return min((at for node in self.waiting if (at := self.retry_at.get(node, 0.0)) > now), default=None)
 
     def next_attempt(self, node: str) -> int:
         """The number of the node's next attempt."""

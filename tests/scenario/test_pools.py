@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import Component, Output, Pipeline, PipelineError, Report, Resources
+from spanwise.orchestrator import Attempt, Component, Output, Pipeline, PipelineError, Report, Resources, Retry
+from spanwise.orchestrator.lease import acquire
 from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.pool import POLL_S, Pools
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.testing import Trial
@@ -101,6 +103,40 @@ def test_the_slot_of_a_node_that_outlives_its_controller_says_how_long(tmp_path)
 
     slots = [trial.store.find_claim("slot", f"gpu/1#{token}").facts for token in (1, 2)]
     assert {slot["work"]: slot["silence_s"] for slot in slots} == {"p/1/Make": 75.0, "p/1/Here": 15.0}
+
+
+class Flaky(Component):
+    def run(self, report: Output[Report], attempt: Attempt) -> None:
+        assert attempt.number > 1
+
+
+def test_a_retry_that_waits_for_a_slot_lets_the_processor_rest(tmp_path):
+    """Its moment has come and gone; the loop asked the store again and again without a pause."""
+    trial = Trial(tmp_path)
+    others = Pools(trial.store, acquire(trial.store, "other", "a run"))
+    said, pauses, held = [], [], []
+
+    class Watched(LocalExecutor):
+        def wait(self, timeout_s):
+            if said[-1] == "retry-scheduled" and not held:
+                held.append(others.take("gpu", 1, "other/1/Make"))
+            if said[-1] == "node-waiting":
+                pauses.append(timeout_s)
+            if len(pauses) == 3:
+                others.release(held[0])
+            return super().wait(timeout_s)
+
+    def observe(event):
+        said.append(event.what)
+
+    retried = Flaky(resources=Resources(pool="gpu"), retry=Retry(times=1, backoff_s=0.1))
+    pipeline = Pipeline("p", [retried])
+    with Watched(pipeline) as executor:
+        request = RunRequest(pools={"gpu": 1})
+        ran = run(pipeline, executor=executor, store=trial.store, root=trial.root, request=request, observe=observe)
+
+    assert ran.succeeded
+    assert {*pauses} == {POLL_S}
 
 
 def test_a_cached_node_takes_no_slot_for_longer_than_a_look(tmp_path):
