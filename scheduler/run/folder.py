@@ -27,7 +27,7 @@ def refuse_elsewhere(
     if go := go_to(folder):
         where = ["--root", settings.place, *([] if settings.config is None else ["--config", str(settings.config)])]
         raise UsageError(
-            f"{began}, and the relative paths of its pipeline are of that folder. Continue there:\n"
+            f"{began}, and the relative paths of its pipeline are of that folder. Go there:\n"
             f"  {go}{shlex.join([*words, *where])}"
         )
     if not folder or Path(folder).is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
+from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
-from spanwise.orchestrator.serving import Push, channel_of, pushes
-from spanwise.orchestrator.storage import is_object_url
+from spanwise.orchestrator.serving import channel_of, last_pushes, pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins, find_standing_of_model
 from spanwise.scheduler.inspect import find
@@ -25,6 +24,7 @@ from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.run.folder import refuse_elsewhere
 from spanwise.scheduler.run.launch import ExecutionOptions, run_loaded
 from spanwise.scheduler.run.resume import reload_pipeline
 
@@ -101,6 +101,7 @@ def push(
         if model is not None:
             _refuse_others(store, model, because)
         newest = _newest_from_file(store, pipeline)
+        _refuse_elsewhere(store, newest, model, node, settings, because)
         loaded = reload_pipeline(newest, settings)
         pusher, channel = _find_pusher(store, loaded.pipeline, model, node)
         if model is None:
@@ -109,7 +110,6 @@ def push(
         _refuse_collected(store, model, "pushed")
         _refuse_unblessed(store, model)
         _refuse_unservable(store, loaded.pipeline.nodes[pusher], model)
-        _refuse_elsewhere(store, loaded, loaded.pipeline.nodes[pusher], model)
         maker = store.producer(model)
         supplier = replace(maker, node=channel.node, outputs={channel.key: (model,)})
         request = RunRequest(
@@ -267,36 +267,22 @@ def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel
     return f"{pushed}; {model.name} is of {node}[{key!r}], so it was not pushed. {fix}"
 
 
-def _refuse_elsewhere(store: Store, loaded: Loaded, pusher: Node, model: Artifact) -> None:
-    """Refuses a relative destination in another folder than the one that this node has pushed from.
-
-    A project that was moved has taken its destination along: that folder is gone, and the pipeline's file is here.
-    """
-    destination = str(pusher.parameters.get("destination"))
-    if is_object_url(destination) or Path(destination).expanduser().is_absolute():
-        return
-    before = (p for p in pushes(store, channel_of(model.name)) if p.node == pusher.name and p.destination)
-    last = next(((p, typed) for p in before if (typed := _read_relative(store, p)) is not None), None)
-    if last is None:
-        return
-    there = Path(last[0].destination).parent
-    moved = not there.exists() and Path(loaded.place).is_relative_to(Path.cwd())
-    if last[1].absolute() != there and not moved:
-        raise UsageError(
-            f"{pusher.name} pushes to {destination}, which is {Path(destination).absolute()} from this folder; the "
-            f"last push went to {there}. Change to the folder that the pipeline runs in, and push again."
-        )
-
-
-def _read_relative(store: Store, push: Push) -> Path | None:
-    """The destination of a push as it was written, where that is relative to the folder of its run."""
-    pipeline, _, number = push.run.rpartition("/")
-    for execution in store.executions(store.run(pipeline, int(number))):
-        written = json.loads(execution.parameters.get("destination", "null"))
-        if execution.node == push.node and isinstance(written, str) and not is_object_url(written):
-            found = Path(written).expanduser()
-            return None if found.is_absolute() else found
-    return None
+def _refuse_elsewhere(
+    store: Store, newest: Run, model: Artifact | None, node: str | None, settings: Settings, because: str
+) -> None:
+    """Refuses a push in another folder than the one that was pushed from last; while none was, that of a run."""
+    pushed = [find.run(store, push.run) for push in last_pushes(store, newest.pipeline)]
+    there = [run for run in pushed if run.folder and Path(run.folder).is_dir()]
+    home = max(there, key=lambda run: run.number, default=newest)
+    words = ["spanwise", "push", newest.pipeline if model is None else model.name, f"--because={because}"]
+    refuse_elsewhere(
+        home.folder,
+        settings,
+        who=f"Run {home.name}",
+        source=newest.source,
+        words=[*words, *([] if node is None else ["--node", node])],
+        anew=format_run_command(newest, newest.pipeline),
+    )
 
 
 def format_decision(decision: Decision) -> str:

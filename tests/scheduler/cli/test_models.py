@@ -209,14 +209,34 @@ def test_what_makes_no_sense_is_refused(rides: Command, words: tuple[str, ...], 
 def test_a_push_from_another_folder_does_not_go_elsewhere(
     rides: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The destination is relative to the folder in which the pipeline runs."""
+    """The destination is relative to the folder in which the pipeline runs, and its arguments are set there."""
     folder = Path.cwd()
+    (folder / "spanwise.toml").write_text('[params.rides]\nserving = "set"\n')
     monkeypatch.chdir(tmp_path)
     root = str(folder / ".spanwise")
-    code, _, err = rides("push", "rides/Trainer/model/1", "--because", "x", "--root", root)
+    code, _, err = rides("push", "rides/Trainer/model/1", "--because", "2 is wrong", "--root", root)
 
     assert code == 2
-    assert f"the last push went to {folder / 'serving'}" in err
+    assert f"rides/2 began in {folder}" in err
+    assert f"  cd {folder} && spanwise push rides/Trainer/model/1 '--because=2 is wrong' --root {root}" in err
+    monkeypatch.chdir(folder)
+    assert rides("push", "rides/Trainer/model/1", "--because=2 is wrong", "--root", root)[0] == 0
+    assert [path.name for path in Path("set").glob("[0-9]*/k")] == ["k"]
+
+
+def test_a_push_is_of_the_folder_that_was_pushed_from_and_not_of_the_newest_run(
+    rides: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was begun in a wrong folder, and has pushed nothing, does not move it."""
+    folder, wrong = Path.cwd(), tmp_path / "wrong"
+    wrong.mkdir()
+    monkeypatch.chdir(wrong)
+    rides("run", str(folder / "rides.py"), "--param", "k=9", "--root", str(folder / ".spanwise"))
+    monkeypatch.chdir(folder)
+
+    assert rides("push", "rides/Trainer/model/1", "--because", "2 is wrong")[0] == 0
+
+    assert not (wrong / "serving").exists()
 
 
 def test_a_push_goes_to_the_destination_that_the_pipeline_has_now(rides: Command) -> None:
