@@ -193,7 +193,7 @@ class Client:
             UsageError: nothing is left of it.
             Held: it, or another one, is still running.
         """
-        return self._started("resume", ["--", run if isinstance(run, str) else run.name], show)
+        return self._continued("resume", ["--", run if isinstance(run, str) else run.name], show)
 
     def push(
         self, model: ArtifactRecord | str, *, because: str, node: str | None = None, show: Show | None = None
@@ -205,12 +205,20 @@ class Client:
         """
         which = [] if node is None else [f"--node={node}"]
         name = model if isinstance(model, str) else model.name
-        return self._started("push", [f"--because={because}", *which, "--", name], show)
+        return self._continued("push", [f"--because={because}", *which, "--", name], show)
 
-    def _started(self, command: str, arguments: Sequence[str], show: Show | None) -> RunRecord:
+    def _continued(self, command: str, arguments: Sequence[str], show: Show | None) -> RunRecord:
+        from spanwise.scheduler.client.folders import locate
+
+        folder, words = locate(self.session.store, [command, *arguments], self.settings.root)
+        return self._started(command, words[1:], show, folder)
+
+    def _started(
+        self, command: str, arguments: Sequence[str], show: Show | None, folder: Path | None = None
+    ) -> RunRecord:
         from spanwise.scheduler.client.commands import run_command
 
-        document = run_command(self.session, command, arguments, show=show)
+        document = run_command(self.session, command, arguments, folder=folder, show=show)
         return self.run_record(str(document["run"]))
 
     def stop(self, run: RunRecord | str) -> RunRecord:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from spanwise.orchestrator import errors
@@ -21,11 +22,17 @@ from spanwise.scheduler.client.session import Session
 
 
 def run_command(
-    session: Session, command: str, arguments: Sequence[str], *, show: Callable[[str], None] | None = None
+    session: Session,
+    command: str,
+    arguments: Sequence[str],
+    *,
+    folder: Path | None = None,
+    show: Callable[[str], None] | None = None,
 ) -> Any:
     """Runs a command with `--json` in a process of its own, and returns its document.
 
-    `show` gets each line of its progress. An interrupt is passed on, and waits for the command to end.
+    `folder` is where; None: here. `show` gets each line of its progress. An interrupt is passed on, and waits for the
+    command to end.
 
     Raises:
         SpanwiseError: the error of the command, of the same class.
@@ -36,6 +43,7 @@ def run_command(
         tempfile.TemporaryFile("w+", encoding="utf-8") as output,  # a pipe would fill up while its progress is read
         subprocess.Popen(
             line,
+            cwd=folder,
             env=session.environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -58,8 +66,10 @@ def run_command(
     raise _error(printed, process.returncode)
 
 
-def run_text(session: Session, words: Sequence[str], *, limit_s: float) -> str:
+def run_text(session: Session, words: Sequence[str], *, folder: Path | None, limit_s: float) -> str:
     """Runs a command that is over soon in a process of its own, and returns what it prints for people.
+
+    `folder` is where; None: here.
 
     Raises:
         RunError: it failed, or took too long; the message is what it printed.
@@ -69,6 +79,7 @@ def run_text(session: Session, words: Sequence[str], *, limit_s: float) -> str:
     try:
         done = subprocess.run(
             line,
+            cwd=folder,
             env=session.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -263,12 +263,15 @@ class PipelineRecord:
             UsageError: no recent run was started from a file, or the file cannot be loaded.
         """
         from spanwise.scheduler.client.commands import run_command
+        from spanwise.scheduler.client.folders import locate
 
         if not self.source:
             raise UsageError(f"No recent run of {self.name!r} was started from a file, so its input is not known.")
         newest = self.latest
         typed = [f"--param={each}" for each in (newest.run.typed if newest is not None else ())]
-        plan = run_command(self.session, "backfill", ["--stale", "--dry-run", *typed, "--", self.source])
+        arguments = ["--stale", "--dry-run", *typed, "--", self.source]
+        folder, _ = locate(self.session.store, ["backfill", *arguments], self.session.settings.root)
+        plan = run_command(self.session, "backfill", arguments, folder=folder)
         targets = [*plan["targets"], *plan["outside"]]
         return sorted({span if isinstance(span := t, int) else int(t["span"]) for t in targets})
 

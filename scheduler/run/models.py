@@ -100,7 +100,7 @@ def push(
         pipeline, model = _find_named(store, reference, settings)
         if model is not None:
             _refuse_others(store, model, because)
-        newest = _newest_from_file(store, pipeline)
+        newest = newest_from_file(store, pipeline)
         _refuse_elsewhere(store, newest, model, node, settings, because)
         loaded = reload_pipeline(newest, settings)
         pusher, channel = _find_pusher(store, loaded.pipeline, model, node)
@@ -204,7 +204,7 @@ def _refuse_unservable(store: Store, pusher: Node, model: Artifact) -> None:
     )
 
 
-def _newest_from_file(store: Store, pipeline: str) -> Run:
+def newest_from_file(store: Store, pipeline: str) -> Run:
     """The newest run that was started from a file: its file and arguments say where the pipeline pushes."""
     newest = next((run for run in store.runs(pipeline) if run.source and not run.replay), None)
     if newest is None:
@@ -270,10 +270,8 @@ def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel
 def _refuse_elsewhere(
     store: Store, newest: Run, model: Artifact | None, node: str | None, settings: Settings, because: str
 ) -> None:
-    """Refuses a push in another folder than the one that was pushed from last; while none was, that of a run."""
-    pushed = [find.run(store, push.run) for push in last_pushes(store, newest.pipeline)]
-    there = [run for run in pushed if run.folder and Path(run.folder).is_dir()]
-    home = max(there, key=lambda run: run.number, default=newest)
+    """Refuses a push in another folder than the one that was pushed from last."""
+    home = find_home(store, newest)
     words = ["spanwise", "push", newest.pipeline if model is None else model.name, f"--because={because}"]
     refuse_elsewhere(
         home.folder,
@@ -283,6 +281,13 @@ def _refuse_elsewhere(
         words=[*words, *([] if node is None else ["--node", node])],
         anew=format_run_command(newest, newest.pipeline),
     )
+
+
+def find_home(store: Store, newest: Run) -> Run:
+    """The run of whose folder a push by name is: the last that pushed; while none has, the newest from a file."""
+    pushed = [find.run(store, push.run) for push in last_pushes(store, newest.pipeline)]
+    there = [run for run in pushed if run.folder and Path(run.folder).is_dir()]
+    return max(there, key=lambda run: run.number, default=newest)
 
 
 def format_decision(decision: Decision) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
+from spanwise.scheduler.client.folders import locate
 from spanwise.scheduler.formatting import strip_control
 from spanwise.scheduler.ledger.numbered import newest_number
 from spanwise.scheduler.web.site import WebSite
@@ -71,8 +72,12 @@ class ActionJob:
 
 
 def start_job(site: WebSite, words: Sequence[str], who: str) -> int:
-    """Starts a command in the folder of the settings, records who asked, and returns its number."""
+    """Starts a command where what it continues or repeats began, or else in the folder of this server.
+
+    Records who asked, and returns its number.
+    """
     number = record_request(site.store, words, who)
+    place, words = locate(site.store, words, site.root)
     folder = job_folder(site.root, number)
     folder.mkdir(parents=True)
     environment = {**site.client.session.environment, "SPANWISE_USER": who}
@@ -83,6 +88,7 @@ def start_job(site: WebSite, words: Sequence[str], who: str) -> int:
     command = [sys.executable, "-m", "spanwise", *words[:dashes], *config, *words[dashes:]]
     process = subprocess.Popen(
         ["/bin/sh", "-c", _SCRIPT, "sh", str(folder), *command],
+        cwd=place,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import NotRecorded, SpanwiseError, UsageError
+from spanwise.orchestrator.run import go_to
 from spanwise.scheduler.client.commands import run_text
+from spanwise.scheduler.client.folders import locate
 from spanwise.scheduler.web.actions.catalog import ACTIONS, Action
 from spanwise.scheduler.web.actions.jobs import list_requests, number_of_job, read_job, start_job
 from spanwise.scheduler.web.pages import Page, make_url
@@ -29,6 +32,12 @@ def _find(name: str) -> Action:
     return ACTIONS[name]
 
 
+def format_command(site: WebSite, words: Sequence[str]) -> str:
+    """A command as a person types it, with the folder in which it is typed where that is not the server's."""
+    folder, typed = locate(site.store, words, site.root)
+    return f"{go_to(str(folder or ''))}{shlex.join(['spanwise', *typed])}"
+
+
 def show_action(site: WebSite, ask: Ask) -> Page:
     """The form of an action; a POST plans it or starts it. What was changed since its plan was shown is planned anew.
 
@@ -45,17 +54,18 @@ def show_action(site: WebSite, ask: Ask) -> Page:
         try:
             words = action.words(values)
             starts = action.plan is None or ask.form.get("step") == "start"
-            line = shlex.join(["spanwise", *words])
+            line = format_command(site, words)
             changed = starts and action.plan is not None and ask.form.get("planned", line) != line
             if starts and not changed:
                 number = start_job(site, words, ask.visit.person)
                 raise Redirected(make_url("jobs", number))
             assert action.plan is not None, "it would have started"
-            plan = run_text(site.client.session, action.plan(values), limit_s=_PLAN_S)
+            folder, planned = locate(site.store, action.plan(values), site.root)
+            plan = run_text(site.client.session, planned, folder=folder, limit_s=_PLAN_S)
         except SpanwiseError as error:
             trouble = str(error)
     try:
-        command = shlex.join(["spanwise", *action.words(values)])
+        command = format_command(site, action.words(values))
     except (SpanwiseError, KeyError):
         command = ""
     facts = {

@@ -1,0 +1,60 @@
+"""Folders of commands: a client starts what continues a run, or repeats one, in the folder where that began.
+
+A client may be anywhere: a notebook in the home folder, the server of a page where a service manager has put it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.errors import NotRecorded, UsageError
+from spanwise.orchestrator.run import Run, State, go_to
+from spanwise.orchestrator.serving import channel_of
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.inspect import find
+from spanwise.scheduler.project.load import split
+
+_OF_FILES = ("run", "backfill", "accept", "refuse", "schedule")
+
+
+def locate(store: Store, words: Sequence[str], root: Path) -> tuple[Path | None, list[str]]:
+    """The folder in which a command is typed, and its words there; None is the current one, also where nothing began.
+
+    Its last word is what it is about: a run, a model, or a pipeline file.
+    """
+    subject = words[-1]
+    path, name = split(subject)
+    run: Run | None = None
+    try:
+        if words[0] == "resume":
+            run = find.run(store, subject)
+        elif words[0] == "push":
+            run = _find_pushing(store, find.artifact(store, subject, root))
+        elif words[0] in _OF_FILES and path.is_file():
+            run = _find_complete(store, path)
+            subject = f"{path.absolute()}:{name}" if name else str(path.absolute())
+    except (NotRecorded, UsageError):  # the command says so itself
+        run = None
+    if run is None or not go_to(run.folder):
+        return None, list(words)
+    return Path(run.folder), [*words[:-1], subject]
+
+
+def _find_pushing(store: Store, model: Artifact) -> Run | None:
+    from spanwise.scheduler.run.models import find_home, newest_from_file
+
+    return find_home(store, newest_from_file(store, channel_of(model.name).split("/")[0]))
+
+
+def _find_complete(store: Store, file: Path) -> Run | None:
+    """The newest complete run of a file, of whichever pipeline in it; one that began in a wrong folder has failed."""
+    found: list[Run] = []
+    for pipeline in store.pipelines():
+        recent = (run for run in itertools.islice(store.runs(pipeline), find.LOOK_BACK) if run.source)
+        own = itertools.takewhile(lambda run: split(run.source)[0] == file.absolute(), recent)
+        found += itertools.islice((run for run in own if run.state is State.COMPLETE), 1)
+    return max(found, key=lambda run: run.started or datetime.min.replace(tzinfo=UTC), default=None)
