@@ -452,7 +452,7 @@ def execute_file(name: str, file: str) -> types.ModuleType:
 def may_be_rewritten(module: str) -> bool:
     """Whether the code of a module may differ from what its file says: pytest has loaded it, or what checks types."""
     loader = getattr(sys.modules.get(module), "__loader__", None)
-    return loader is not None and type(loader) not in (SourceFileLoader, _SourceLoader, _ModuleLoader)
+    return loader is not None and type(loader) not in (SourceFileLoader, SourceLoader, _ModuleLoader)
 
 
 def look_up(module: types.ModuleType, name: str) -> object:
