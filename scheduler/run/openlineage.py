@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import SettingsError
+from spanwise.orchestrator.errors import SettingsError, SpanwiseError
+from spanwise.orchestrator.publisher import ABANDONED
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_request import Event, Observer
 from spanwise.orchestrator.store import Store
@@ -94,12 +95,29 @@ def emitting(settings: Settings, store: Store, observe: Observer) -> Iterator[Ob
 
     def both(event: Event) -> None:
         observe(event)
-        sender.put(event)
+        try:
+            for each in _spell_out(store, event):
+                sender.put(each)
+        except SpanwiseError as error:
+            log.warning("openlineage-send-failed", extra={"reason": f"{event.message}: {error}"})
 
     try:
         yield both
     finally:
         sender.close()
+
+
+def _spell_out(store: Store, event: Event) -> Iterator[Event]:
+    """The event; of a run that died and was closed, the ends of its nodes and its own: their starts were sent."""
+    if event.what != "abandoned-run-closed":
+        yield event
+        return
+    pipeline, _, number = event.message.rpartition("/")
+    run = store.run(pipeline, int(number))
+    for execution in store.executions(run):
+        if execution.error == ABANDONED:
+            yield Event(what="node-failed", run=run, node=execution.node, execution=execution)
+    yield Event(what="run-ended", run=run)
 
 
 def _client(settings: Settings) -> OpenLineageClient:
@@ -188,21 +206,12 @@ class EventConverter:
             case "run-ended":
                 facts = self._of_run(run, error=run.error)
                 return self._message(_ENDS[run.state], run.ended, facts, self._pipeline_job(run))
-            case "abandoned-run-closed":
-                return self._abandoned_run_event(event)
             case "node-started" if execution is not None:
                 facts, job = self._of_node(run, execution), self._node_job(execution)
                 return self._message(_STARTED, execution.started, facts, job)
             case "node-reused" | "node-completed" | "node-failed" | "retry-scheduled" | "node-canceled" if execution:
                 return self._ended_node_event(run, execution)
         return None
-
-    def _abandoned_run_event(self, event: Event) -> spec.RunEvent:
-        """The end of an earlier run that died: the server has only seen its start."""
-        pipeline, _, number = event.message.rpartition("/")
-        old = Run(pipeline=pipeline, number=int(number))
-        facts = self._of_run(old, error="abandoned: its controller died")
-        return self._message(_ENDS[State.FAILED], event.run.started, facts, self._pipeline_job(old))
 
     def _ended_node_event(self, run: Run, execution: Execution) -> spec.RunEvent:
         return self._message(

@@ -6,12 +6,14 @@ import logging
 import socket
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spanwise import __version__
 from spanwise.orchestrator import Examples, Execution, Run, SettingsError, State
+from spanwise.orchestrator.publisher import ABANDONED
 from spanwise.orchestrator.run_request import Event
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.project.settings import Settings
@@ -166,16 +168,30 @@ def test_the_end_of_a_run_is_told_in_the_words_of_the_specification(scribe, stat
     assert told(event)["eventType"] == word
 
 
-def test_an_abandoned_run_is_ended_under_its_own_id(scribe, tmp_path):
-    """Its server has seen it start; the run that closes it says that it failed."""
-    past = Past(tmp_path)
-    dead = told(scribe.message(Event(what="run-started", run=past.begin(DAY))))
-    closing = Event(what="abandoned-run-closed", run=past.begin(DAY), message="flights/1")
+@pytest.mark.parametrize(("state", "word"), [(State.FAILED, "FAIL"), (State.CANCELED, "ABORT")])
+def test_an_abandoned_run_is_ended_under_its_own_id_with_its_nodes(tmp_path, state, word):
+    """Its server has seen both start; the run that closes it says how it ended: one that was stopped is aborted."""
+    past, file = Past(tmp_path), tmp_path / "events"
+    dead = past.begin(DAY)
+    dying = past.store.begin(Execution(pipeline="flights", run=dead.number, node="Trainer"))
+    transport = {"type": "file", "log_file_path": str(file), "append": True}
+    with openlineage.emitting(settings(tmp_path, transport=transport), past.store, lambda _: None) as observe:
+        observe(Event(what="run-started", run=dead))
+        observe(Event(what="node-started", run=dead, node="Trainer", execution=dying))
+        past.store.publish(replace(dying, state=State.FAILED, error=ABANDONED))
+        past.store.update_run(replace(dead, state=state, ended=NOON, error="it died"))
+        observe(Event(what="abandoned-run-closed", run=past.begin(DAY + 1), message=dead.name))
 
-    event = told(scribe.message(closing))
+    events = [json.loads(line) for line in file.read_text().splitlines()]
 
-    assert event["eventType"] == "FAIL"
-    assert event["run"]["runId"] == dead["run"]["runId"]
+    assert [(event["job"]["name"], event["eventType"]) for event in events] == [
+        ("flights", "START"),
+        ("flights.Trainer", "START"),
+        ("flights.Trainer", "FAIL"),
+        ("flights", word),
+    ]
+    assert [event["run"]["runId"] for event in events[:2]] == [event["run"]["runId"] for event in events[:1:-1]]
+    assert events[-1]["run"]["facets"]["errorMessage"]["message"] == "it died"
 
 
 def test_a_choice_makes_nothing(scribe, tmp_path):
