@@ -54,6 +54,7 @@ class Client:
     def __init__(self, settings: Settings, *, config: Path | None = None, deadline_s: float = 30.0) -> None:
         self.session = Session(settings, config=config, deadline_s=deadline_s)
         self._pipelines: dict[str, PipelineRecord] = {}
+        self.session.when_replaced.append(self._pipelines.clear)
 
     @property
     def settings(self) -> Settings:

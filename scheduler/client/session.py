@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spanwise.orchestrator.errors import StoreError, StoreUnavailable
@@ -25,6 +25,9 @@ class Session:
         self.settings = settings
         self.config = config
         self._deadline_s = deadline_s
+        self.when_replaced: list[
+            Callable[[], None]
+        ] = []  #: called when another file has taken the place of the metadata
         self._file = _file_of(settings)
         self._seen: tuple[int, int] | None = None  # the file that was opened last
         self._lock = threading.Lock()
@@ -52,6 +55,9 @@ class Session:
             if self._opened is not None and self._opened[1] == os.getpid():
                 self._opened[2].close()
             self._opened = None
+            if self._seen not in (None, there):
+                for forget in self.when_replaced:
+                    forget()
             stack = contextlib.ExitStack()
             store = stack.enter_context(home.open_for_reading(self.settings, deadline_s=self._deadline_s))
             self._opened, self._seen = (store, os.getpid(), stack), there

@@ -32,6 +32,11 @@ class Memo:
         self._kept: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
         self._lock = threading.Lock()
 
+    def clear(self) -> None:
+        """Forgets all answers."""
+        with self._lock:
+            self._kept.clear()
+
     def last(self, key: Hashable, default: T) -> T:
         """The answer of this key, however old; the default where there was none."""
         with self._lock:
@@ -70,6 +75,9 @@ class WebSite:
     memo: Memo = field(default_factory=Memo)
     dispatcher: str = ""  #: the address of a data service; empty when none was given
     working: set[Hashable] = field(default_factory=set)  #: what is being done in the background
+
+    def __post_init__(self) -> None:
+        self.client.session.when_replaced.append(self.memo.clear)
 
     @property
     def store(self) -> Store:

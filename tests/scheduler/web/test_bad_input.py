@@ -84,6 +84,39 @@ def test_metadata_that_are_gone_are_said_to_be_gone(folder, past, site):
     assert "2013-01-03" in text_of(restored)
 
 
+def test_nothing_is_shown_of_what_a_restore_has_undone(folder, past, site):
+    """Its numbers are taken again: the page showed the model of the undone run beside the new one, and its span."""
+
+    def train(span, auc):
+        past.begin(span)
+        model = past.train([past.ingest(span)])
+        past.evaluate(model, [], auc=auc)
+
+    database = folder / ".spanwise" / "metadata.db"
+    train(FIRST, 0.5)
+    with ask(site) as browser:
+        past.store.close()
+        shutil.copy(database, folder / "backup.db")
+        past.store = open_store(str(database), root=database.parent)
+        train(FIRST + 1, 0.6)
+        browser.get("/api/pipelines/flights/models")
+        browser.get("/api/pipelines/flights/spans")
+        past.store.close()
+        for file in database.parent.glob("metadata.db*"):
+            file.unlink()
+        shutil.copy(folder / "backup.db", database)
+        past.store = open_store(str(database), root=database.parent)
+        train(FIRST, 0.7)
+        models = browser.get("/api/pipelines/flights/models").json()
+        spans = browser.get("/api/pipelines/flights/spans").json()
+
+    assert [(model["run"], model["metrics"]) for model in models] == [
+        ("flights/2", {"auc": 0.7}),
+        ("flights/1", {"auc": 0.5}),
+    ]
+    assert [(span["span_label"], span["publications"]) for span in spans] == [("2013-01-01", 2)]
+
+
 @pytest.mark.parametrize("kind", ["mysql", "postgresql"])
 def test_a_database_server_that_does_not_answer_is_named_without_its_password(folder, kind):
     """On pages and in documents."""
