@@ -77,12 +77,12 @@ def newest_push(store: Store, pusher: Address) -> Push | None:
 
 
 def last_pushes(store: Store, pipeline: str) -> list[Push]:
-    """The last push of each Pusher of a pipeline, as far as its newest runs have one."""
+    """The last push of each Pusher that the newest runs of a pipeline have, whether it has pushed in them or not."""
     found: dict[tuple[str, str], Push | None] = {}
     for run in itertools.islice(store.runs(pipeline), _LOOK_BACK):
         for artifact in itertools.chain(*(a for e in store.executions(run) for a in e.outputs.values())):
             model = artifact.properties.get("model")
-            if artifact.kind == PushedModel.kind and artifact.properties.get("pushed") and isinstance(model, str):
+            if artifact.kind == PushedModel.kind and isinstance(model, str):
                 key = channel_of(model), artifact.name.split("/")[1]
                 if key not in found:
                     found[key] = next((push for push in pushes(store, key[0]) if push.node == key[1]), None)

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import State
+from spanwise.orchestrator import PushedModel, State
 from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.inspect import database_file, doctor
 from spanwise.scheduler.inspect.doctor import HealthCheck
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import AlertSettings, Settings
-from tests.scheduler.records import NOON, begun, ended, examples, published
+from tests.scheduler.client.test_client import serve
+from tests.scheduler.past import Past
+from tests.scheduler.records import DAY, NOON, begun, ended, examples, published
 
 
 def settings(folder: Path) -> Settings:
@@ -227,3 +230,21 @@ def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
     assert checks["outbox"].found.startswith("1 not sent yet, the oldest since 2013-01-08")
     assert checks["outbox"].found.endswith(f"; {name}: the connection was refused")
     assert checks[f"message to {name}"] == HealthCheck(f"message to {name}", "fail", "the connection was refused")
+
+
+def test_a_forgotten_version_is_found_after_any_number_of_models_that_were_not_pushed(tmp_path: Path) -> None:
+    """The last push counts, however many runs have pushed nothing since."""
+    known = settings(tmp_path)
+    known.root.mkdir()
+    store = open_store(known.metadata, root=known.root)
+    past = Past(tmp_path, store)
+    model = past.train([past.ingest(DAY)])
+    serve(past, past.push(model, 7))
+    (past.serving / "8").mkdir()
+    for _ in range(25):
+        past.do("Pusher", pushed_model=[past.draft(PushedModel, pushed=0, model=model.name)])
+    store.close()
+
+    check = found(tmp_path)["what serves of flights"]
+
+    assert (check.level, check.fix) == ("warn", f"spanwise push {model.name} --because TEXT")
