@@ -74,6 +74,7 @@ class _Search:
             trigger=request.trigger,
             source=request.source,
             exclude=request.exclude,
+            parameters=request.recorded_parameters,
             typed=request.typed,
         )
         self._as_of = asked.as_of

@@ -107,13 +107,18 @@ class NewestOutputs:
     def _find_edits(self, node: Component, supplied: Mapping[str, Execution]) -> list[str]:
         """What was edited since a node was executed: its code, its parameters, and what it is connected with.
 
-        A parameter with the value of an argument that was typed for that run, and is not for this one, was not edited.
+        A parameter that had the value of an argument that was typed for that run, and is not for this one, was not
+        edited if it has the value of that argument now.
         """
         made = find_supplied(self._store, supplied[node.name])
         run = self._store.run(made.pipeline, made.run)
-        typed = (_typed(run) - _typed(self._run)) & run.parameters.keys()
-        values = {encode_parameter(run.parameters[name]) for name in typed}
-        asked = {f"parameter {name}" for name, text in made.parameters.items() if text in values}
+        typed = (_typed(run) - _typed(self._run)) & run.parameters.keys() & self._run.parameters.keys()
+        values = {tuple(encode_parameter(of.parameters[name]) for of in (run, self._run)) for name in typed}
+        asked = {
+            f"parameter {name}"
+            for name, text in made.parameters.items()
+            if name in node.parameters and (text, encode_parameter(node.parameters[name])) in values
+        }
         unread = node.unread(run)
         others = [
             f"input {key}"

@@ -50,6 +50,11 @@ class RunRequest:
     pools: Mapping[str, int] = field(default_factory=dict)  #: how many nodes of each pool may run at once
     grace_s: float = GRACE_S
 
+    @property
+    def recorded_parameters(self) -> Mapping[str, Value]:
+        """The arguments of the pipeline function as a run records them."""
+        return {n: v if isinstance(v, bool | int | float | str) else str(v) for n, v in self.parameters.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:

@@ -181,9 +181,7 @@ class Controller:
             replay=request.replay,
             base=base,
             nodes=nodes,
-            parameters={
-                n: v if isinstance(v, bool | int | float | str) else str(v) for n, v in request.parameters.items()
-            },
+            parameters=request.recorded_parameters,
             beam=request.beam,
             typed=request.typed,
             source=request.source,

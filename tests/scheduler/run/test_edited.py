@@ -112,6 +112,16 @@ def test_a_part_with_another_argument_does_not_read_what_was_made_without_it(typ
     typed("run chain.py --from Sub")
 
 
+def test_an_edit_of_a_value_that_was_typed_for_another_node_counts(typed):
+    """Load was given 2 as an argument; that Add had 2 in the file, and has 7 now, is an edit all the same."""
+    typed("run chain.py --param value=2")
+    typed.edit("value=2)", "value=7)")
+    refusal = typed("run chain.py --from Sub", code=2)
+
+    assert "Add is defined otherwise now than in run 1 (parameter value)" in refusal
+    assert "Load is defined otherwise" not in refusal
+
+
 def test_a_run_is_not_resumed_with_what_was_made_before_an_edit(typed):
     """Add had succeeded before it was edited: what follows would read what the pipeline does not make any more."""
     (typed.folder / "boom").touch()
