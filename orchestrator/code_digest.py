@@ -528,8 +528,11 @@ def _installed(site: str, below: str) -> Distribution:
     lists = sorted(Path(site).glob("*.dist-info/RECORD"))
     lists.sort(key=lambda each: not each.parent.name.lower().startswith(top.lower()))  # the likeliest first
     for each in lists:
-        if wanted in b"\n" + each.read_bytes():
+        content = each.read_bytes()
+        if wanted in b"\n" + content:
             name, _, version = each.parent.name.removesuffix(".dist-info").partition("-")
+            if each.with_name("direct_url.json").is_file():  # from a folder or repository (PEP 610), not from an index
+                version = f"{version} {_digest_of_files(content, each.parent.name)}"
             return Distribution(re.sub(r"[-_.]+", "-", name).lower(), version)
     # Copied there by hand, or by a tool that keeps no list: then all files of the package stand for it.
     folder = Path(site, top)
@@ -537,6 +540,14 @@ def _installed(site: str, below: str) -> Distribution:
     counted = [path for path in files if path.suffix != ".pyc"]
     parts = [part for path in counted for part in (path.relative_to(site).as_posix(), path.read_bytes())]
     return Distribution(below, digest("files", *parts))
+
+
+def _digest_of_files(record: bytes, info: str) -> str:
+    """The digest of the files that an installer listed with their hashes, without what it wrote itself."""
+    lines = [
+        line for line in record.splitlines() if b",sha256=" in line and not line.startswith((info.encode(), b".."))
+    ]
+    return digest("record", *sorted(lines))
 
 
 def _of_spec(spec: ModuleSpec) -> SourceFile | Distribution | None:

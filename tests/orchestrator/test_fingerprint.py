@@ -989,6 +989,27 @@ def test_our_components_count_as_a_whole(changed, folders, tmp_path, monkeypatch
     assert found[0] == found[2] != found[1]
 
 
+@pytest.mark.parametrize(("origin", "counts"), [("", False), ("direct_url.json", True)])
+def test_a_library_that_was_installed_from_a_folder_counts_by_its_files(tmp_path, origin, counts):
+    """`pip install .` of one's own code leaves the version as it was; what comes from an index has another version."""
+    site = tmp_path / "site-packages"
+    (site / "own-0.1.dist-info").mkdir(parents=True)
+    (site / "own.py").write_text("")
+    if origin:
+        (site / "own-0.1.dist-info" / origin).write_text('{"dir_info": {}, "url": "file:///own"}')
+    found = []
+    for hashed, installer in [("aa", "bb"), ("cc", "bb"), ("cc", "dd")]:
+        lines = f"own.py,sha256={hashed},9\nown-0.1.dist-info/INSTALLER,sha256={installer},4\n__pycache__/own.pyc,,\n"
+        (site / "own-0.1.dist-info" / "RECORD").write_text(lines)
+        code_digest._installed.cache_clear()
+        found.append(code_digest._installed(str(site), "own.py"))
+    code_digest._installed.cache_clear()
+
+    assert (found[0] != found[1]) == counts
+    assert found[1] == found[2]
+    assert {each.name for each in found} == {"own"}
+
+
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
