@@ -5,6 +5,7 @@ Code of the user's counts by its bytecode and by everything that bytecode names;
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
 import importlib
@@ -71,6 +72,13 @@ class SourceFile(SameValue):
 
 
 @dataclass(frozen=True)
+class ModuleSettings(SameValue):
+    """The statements by which a module of the user's sets something in libraries when it is imported."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Distribution(SameValue):
     """Where a module comes from that is not the user's."""
 
@@ -85,6 +93,8 @@ def describe_code(value: object) -> ValueNode | None:  # noqa: C901, PLR0911, PL
         return _code(value)
     if isinstance(value, SourceFile):
         return _source(value)
+    if isinstance(value, ModuleSettings):
+        return ValueNode("settings", [encode_text(value.text)])
     if isinstance(value, Distribution):
         return ValueNode("distribution", [encode_text(value.name), encode_text(value.version)])
     if isinstance(value, types.FunctionType):
@@ -185,9 +195,8 @@ def _function(function: types.FunctionType) -> ValueNode:
     surroundings = [*cells, *given, *attribute_children(function.__kwdefaults__ or {})]
     if distribution is None:
         code = ValueChild("", CodeScope(function.__code__, names, _package(names)))
-        return ValueNode(
-            "function", [code, *surroundings, *attribute_children(vars(function))], name=function.__qualname__
-        )
+        parts = [code, *surroundings, *attribute_children(vars(function)), *_settings(names)]
+        return ValueNode("function", parts, name=function.__qualname__)
     if _is_public(function) or not surroundings:
         return describe_by_name("function", function, function.__qualname__)
     if names.get("__name__") == "functools" and hasattr(function, "registry"):  # it closes over a cache
@@ -195,6 +204,52 @@ def _function(function: types.FunctionType) -> ValueNode:
     # Made at run time, such as by a library's decorator around a function of the user's.
     name = encode_text(function.__code__.co_qualname)
     return ValueNode("closure", [name, ValueChild("", distribution), *surroundings])
+
+
+def _settings(names: Mapping[str, object]) -> list[bytes | ValueChild]:
+    """What the module with these globals sets in libraries for all code of the process, such as a seed."""
+    loader, file = getattr(names.get("__spec__"), "loader", None), names.get("__file__")
+    if isinstance(loader, SourceLoader):
+        found = _statements(loader.source)
+    elif isinstance(file, str) and file.endswith(".py") and os.path.isfile(file):  # noqa: PTH113  also of odd texts
+        found = _statements(Path(file).read_bytes())
+    else:
+        return []
+    texts = [text for root, text in found if _is_of_a_library(names.get(root))]
+    return [ValueChild("", ModuleSettings("\n".join(texts)))] if texts else []
+
+
+@functools.lru_cache(maxsize=256)
+def _statements(source: bytes) -> list[tuple[str, str]]:
+    """The calls and assignments at the top of a module that may change something elsewhere: `np.random.seed(1)`.
+
+    Each with the name that it begins with.
+    """
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError):
+        return []
+    found: list[tuple[str, str]] = []
+    for statement in body:
+        targets: list[ast.expr] = []
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            targets = [statement.value]
+        elif isinstance(statement, ast.Assign):
+            targets = [each for each in statement.targets if not isinstance(each, ast.Name)]
+        for target in targets:
+            root = target
+            while isinstance(root, ast.Attribute | ast.Subscript | ast.Call):
+                root = root.func if isinstance(root, ast.Call) else root.value
+            if isinstance(root, ast.Name):
+                found.append((root.id, ast.unparse(statement)))
+    return found
+
+
+def _is_of_a_library(value: object) -> bool:
+    """Whether something is of a library or of Python, without what decides nothing: logs, warnings, search paths."""
+    name = str(getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None) or "")
+    top = name.partition(".")[0]
+    return bool(top) and top not in ("logging", "warnings", "sys", "spanwise") and _distribution_of(name) is not None
 
 
 def _is_public(function: types.FunctionType) -> bool:

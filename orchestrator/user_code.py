@@ -383,10 +383,12 @@ class SourceLoader(SourceFileLoader):
     def __init__(self, fullname: str, path: str) -> None:
         super().__init__(fullname, path)
         self.code: types.CodeType | None = None  #: of the module that was loaded; its file may have been edited since
+        self.source = b""  #: what that was compiled from
 
     def get_code(self, fullname: str) -> types.CodeType:
         code = self._compile(fullname)
-        self.code = self.code or code
+        if self.code is None:
+            self.code, self.source = code, self.get_data(self.get_filename(fullname))
         return code
 
     def _compile(self, fullname: str) -> types.CodeType:
