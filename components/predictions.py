@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -135,10 +135,14 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
     return array
 
 
-def _to_arrow(values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+def _to_arrow(values: Any, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+    array: pa.Array[pa.Scalar[pa.DataType]]
+    if _has_types_of_its_own(values):
+        array = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
+        array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+        return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
     found = np.asanyarray(values)  # a masked array stays one: what is masked is missing
     has_one = found.shape == (rows, 1)
-    array: pa.Array[pa.Scalar[pa.DataType]]
     if isinstance(values, Sequence) and found.dtype.kind in "SU" and found.ndim:
         # NumPy has cut zeros off their ends, and made text of numbers beside text
         array = pa.array([each[0] for each in values] if has_one else list(values))
@@ -146,6 +150,17 @@ def _to_arrow(values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
         found = found[:, 0] if has_one else found
         array = pa.array(found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found))
     return array
+
+
+def _has_types_of_its_own(values: object) -> bool:
+    """Whether it is a Series of Polars or an extension type of pandas.
+
+    NumPy has no whole numbers beside missing ones, no zones and no fields.
+    """
+    if hasattr(values, "to_arrow"):
+        return True
+    of_pandas = type(values).__module__.partition(".")[0] == "pandas"
+    return of_pandas and not isinstance(getattr(values, "dtype", None), np.dtype)
 
 
 def _vector(what: str, values: object, rows: int) -> Floats:

@@ -2,6 +2,8 @@
 
 import math
 import os
+from datetime import UTC, datetime
+from decimal import Decimal
 from random import Random
 
 import numpy as np
@@ -113,6 +115,38 @@ def test_a_frame_is_refused_with_the_call_that_makes_a_table_of_it():
 def test_a_list_of_bytes_or_text_keeps_its_zeros(values):
     """NumPy cuts them off at the end, as of an embedding whose last number is 0."""
     assert predictions.columns(values, len(values), "y")["y"].to_pylist() == values
+
+
+ZONED = [datetime(2024, 1, 1, 12, tzinfo=UTC)] * 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [2**60 + 1, None],
+        [True, None],
+        ["a\0", None],
+        ZONED,
+        [{"a": 1, "b": 2}] * 2,
+        [[1, 2], [3]],
+        [Decimal("1.10"), None],
+    ],
+    ids=["whole numbers", "bools", "text", "zones", "structs", "lists", "decimals"],
+)
+def test_a_series_of_polars_is_written_as_it_is(values):
+    """NumPy would round the numbers beside a missing one, drop the zones, and make numbers of structs."""
+    assert predictions.columns(pl.Series(values), 2, "y")["y"].to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [([2**60 + 1, None], "Int64"), ([True, None], "boolean"), (["a", None], "category"), (["a", None], "string")],
+)
+def test_a_series_of_pandas_is_written_as_it_is(values, dtype):
+    """Also where its types are not those of NumPy."""
+    pandas = pytest.importorskip("pandas")
+
+    assert predictions.columns(pandas.Series(values, dtype=dtype), 2, "y")["y"].to_pylist() == values
 
 
 def test_numbers_between_text_are_refused():
