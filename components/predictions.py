@@ -55,7 +55,7 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
         ParameterError: a label is not one of the classes.
     """
     made = table.column(label) if isinstance(label, str) else label(table)
-    _refuse_other_order("label", made)
+    refuse_other_order("label", made)
     found = made.to_pylist() if isinstance(made, pa.ChunkedArray | pa.Array) else np.asanyarray(made).tolist()
     if not isinstance(found, list) or len(found) != len(table):
         raise ParameterError(f"label returned {found!r:.60} for {len(table)} rows; expected one class for each row.")
@@ -76,7 +76,7 @@ def chances(values: object, rows: int, classes: int) -> Floats:
     Raises:
         ParameterError: it has another number of values, or values that are not numbers.
     """
-    _refuse_other_order("predict_fn", values)
+    refuse_other_order("predict_fn", values)
     array = _as_array(values)
     if array.shape != (rows, classes):
         raise ParameterError(
@@ -117,7 +117,7 @@ def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataT
     elif isinstance(values, pa.Array):
         array = values
     else:
-        _refuse_other_order("predict_fn", values)
+        refuse_other_order("predict_fn", values)
         try:
             array = _to_arrow(values, rows)
         except (pa.ArrowException, TypeError, ValueError) as error:
@@ -168,7 +168,7 @@ def _vector(what: str, values: object, rows: int) -> Floats:
         values = _to_numpy(what, values)
     if values is None:
         raise ParameterError(f"{what} returned None for {rows} rows; expected one number for each row.")
-    _refuse_other_order(what, values)
+    refuse_other_order(what, values)
     array = _as_array(values)
     if array.shape == (rows, 1):
         array = array[:, 0]
@@ -180,8 +180,12 @@ def _vector(what: str, values: object, rows: int) -> Floats:
     return _floats(what, array)
 
 
-def _refuse_other_order(what: str, values: object) -> None:
-    """Refuses a Series or a frame of pandas with the numbers of the rows as its index, in another order."""
+def refuse_other_order(what: str, values: object) -> None:
+    """Refuses a Series or a frame of pandas with the numbers of the rows as its index, in another order.
+
+    Raises:
+        ParameterError: the values are of other rows than those beside which they would stand.
+    """
     index = getattr(values, "index", None)
     if index is None or callable(index) or not hasattr(values, "to_numpy"):
         return

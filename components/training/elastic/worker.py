@@ -304,7 +304,15 @@ class TrainingWorker:
 def _as_batch(predictions: Any) -> pa.RecordBatch:
     import pyarrow as pa
 
-    return predictions if isinstance(predictions, pa.RecordBatch) else pa.RecordBatch.from_pydict(dict(predictions))
+    from spanwise.components.predictions import refuse_other_order
+
+    if isinstance(predictions, pa.RecordBatch):
+        return predictions
+    refuse_other_order("predict", predictions)
+    named = dict(predictions)
+    for values in named.values():
+        refuse_other_order("predict", values)
+    return pa.RecordBatch.from_pydict(named)
 
 
 class WorkerPulse:

@@ -282,6 +282,21 @@ def test_predictions_are_one_for_each_row(task):
         jobs.done(job, task)
 
 
+def test_predictions_in_another_order_are_refused(task):
+    """As of a Series that was sorted, whose index says of which rows its values are."""
+    pandas = pytest.importorskip("pandas")
+    job = replace(
+        PREDICTION,
+        predict=lambda p, batch: {"y": pandas.Series(batch["x"]).sort_values(ascending=False)},
+        max_failures=0,
+    )
+
+    with pytest.raises(
+        NodeFailed, match="predict returned a Series of pandas whose index is not in the order of the rows"
+    ):
+        jobs.done(job, task)
+
+
 @pytest.mark.parametrize("goes", ["dies", "has nothing left to do"])
 def test_nobody_waits_for_who_gives_no_more(task, goes):
     """A step is made with fewer gradients when no other worker is at a training task."""
