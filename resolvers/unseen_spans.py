@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -25,8 +26,8 @@ class UnseenSpans(RollingWindow):
     lie between with 1, and with -1 it may have learned from the first that it is judged on.
 
     A model has learned from the spans that it records (`model.spans`; the Trainer does), and from those of the models
-    that it was warm-started from. The model of this run never counts, nor one that records no spans, nor one that
-    learned from a span that was refused since.
+    that it was warm-started from. The model of this run never counts, nor one that records no spans or counted them by
+    another calendar, nor one that learned from a span that was refused since.
     """
 
     def __init__(
@@ -57,29 +58,29 @@ class UnseenSpans(RollingWindow):
 
     def choose(self, histories: Mapping[str, History]) -> Mapping[str, Sequence[Artifact]]:
         examples = self.resolve(histories[self.source.key])
-        model = self._choose_model(histories[self._models.key], histories[self.source.key], span_of(examples[0]))
+        model = self._choose_model(histories[self._models.key], histories[self.source.key], examples[0])
         return {self.source.key: examples, self._models.key: (model,)}
 
     def why(self, history: History, chosen: Sequence[Artifact]) -> str:
         """How far the model has learned, and which newer one was passed over."""
-        learned = _spans_learned(history, chosen[-1])
+        learned = _spans_learned(history, chosen[-1], chosen[0])
         if not learned:
             return ""
         address = Address(history.address.pipeline, self._models.node, self._models.key)
         models = replace(history, address=address, kind=Model, mine=(), gated=(), origins=(), calendar=None)
-        newest = next(self._find_old_enough(models, span_of(chosen[0])), chosen[-1])
+        newest = next(self._find_old_enough(models, chosen[0]), chosen[-1])
         withheld = _find_refused(history, newest)
         passed = "" if withheld is None else f"; {newest.name} learned from {self._describe(withheld)}"
         return f"which learned from spans to {self.calendar.label(max(learned))}{passed}"
 
-    def _choose_model(self, models: History, spans: History, first: int) -> Artifact:
+    def _choose_model(self, models: History, spans: History, first: Artifact) -> Artifact:
         """The newest model that learned only from spans before `first`, moved by the offset, and from none refused."""
         refused = None
         for model in self._find_old_enough(models, first):
             if (withheld := _find_refused(spans, model)) is None:
                 return model
             refused = refused or (model, withheld)
-        before = self.calendar.label(first - self.offset)
+        before = self.calendar.label(span_of(first) - self.offset)
         wanted = f"{self.name} wants a model that learned only from spans before {before}, but "
         if refused is not None:
             model, withheld = refused
@@ -87,13 +88,18 @@ class UnseenSpans(RollingWindow):
                 f"{wanted}{model.name} learned from {self._describe(withheld)}. Train one without it, then run the "
                 f"pipeline for the next span."
             )
-        learned = [(model, _spans_learned(models, model)) for model in models.newest()]
+        learned = [(model, _spans_learned(models, model, first)) for model in models.newest()]
         least = min((max(found) for _, found in learned if found), default=None)
         if least is not None:
             raise ResolutionError(
                 f"{wanted}every model of {self._models!r} learned from {self.calendar.label(least)} or later. Run the "
                 f"pipeline for the next span, train on a window that ends earlier (RollingWindow's skip=), or pass "
                 f"offset= to let a model be judged on spans that it learned from."
+            )
+        if learned and (calendar := _other_calendar(models, learned[0][0], first)) is not None:
+            raise ResolutionError(
+                f"{wanted}{learned[0][0].name} learned from spans that count by another calendar, {calendar}. Run the "
+                f"pipeline for the next span."
             )
         if learned:
             raise ResolutionError(
@@ -105,11 +111,11 @@ class UnseenSpans(RollingWindow):
             f"Train one first, then run the pipeline for the next span."
         )
 
-    def _find_old_enough(self, models: History, first: int) -> Iterator[Artifact]:
+    def _find_old_enough(self, models: History, first: Artifact) -> Iterator[Artifact]:
         """The models that learned only from spans before `first`, moved by the offset; the newest first."""
         for model in models.newest():
-            learned = _spans_learned(models, model)
-            if learned and max(learned) < first - self.offset:
+            learned = _spans_learned(models, model, first)
+            if learned and max(learned) < span_of(first) - self.offset:
                 yield model
 
     def _describe(self, refused: Withheld) -> str:
@@ -126,14 +132,25 @@ def _find_refused(spans: History, model: Artifact) -> Withheld | None:
     return next((w for w in found if w.verdict is not None and w.artifact.id in above.artifacts), None)
 
 
-def _spans_learned(history: History, model: Artifact) -> set[int]:
-    """The spans that a model and its bases learned from; empty when one of them does not say."""
+def _spans_learned(history: History, model: Artifact, beside: Artifact) -> set[int]:
+    """The spans that a model and its bases learned from.
+
+    Empty when one of them does not say, or counted them by another calendar than the examples beside it.
+    """
     learned: set[int] = set()
     for each in _with_bases(history, model):
-        if not each.spans:
+        if not each.spans or _other_calendar(history, each, beside) is not None:
             return set()
         learned |= set(each.spans)
     return learned
+
+
+def _other_calendar(history: History, model: Artifact, beside: Artifact) -> str | None:
+    """The calendar of the spans that a model learned from, if it is not that of these examples: numbers say nothing."""
+    wanted = beside.properties.get("calendar")
+    read = itertools.chain(*history.store.producer(model).inputs.values())
+    recorded = (each.properties.get("calendar") for each in read if "span" in each.properties)
+    return next((str(name) for name in recorded if None not in (name, wanted) and name != wanted), None)
 
 
 def _with_bases(history: History, model: Artifact) -> Iterator[Model]:

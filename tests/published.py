@@ -32,11 +32,12 @@ class Published:
     def model(self) -> Channel:
         return self.train["model"]
 
-    def span(self, span, version=None):
-        return self._publish("Ingest", "examples", _draft(Examples, span=span, version=version, split_names=["train"]))
+    def span(self, span, version=None, **properties):
+        draft = _draft(Examples, span=span, version=version, split_names=["train"], **properties)
+        return self._publish("Ingest", "examples", draft)
 
-    def a_model(self, *, blessed=None, spans=None, base=None):
-        model = self._publish("Train", "model", _draft(Model, spans=spans, base=base))
+    def a_model(self, *, blessed=None, spans=None, base=None, inputs=()):
+        model = self._publish("Train", "model", _draft(Model, spans=spans, base=base), inputs=inputs)
         if blessed is not None:
             verdict = _draft(Blessing, blessed=int(blessed), current_model=model.name, current_model_id=model.id)
             self._publish("Evaluate", "blessing", verdict)
@@ -53,12 +54,17 @@ class Published:
         run = Run(pipeline="taxi", number=9, as_of=as_of, source="taxi.py", exclude=tuple(exclude))
         return History(self.store, Address("taxi", channel.node, channel.key), channel.kind, run, tuple(mine), gated)
 
-    def _publish(self, node, key, draft) -> Artifact:
+    def _publish(self, node, key, draft, inputs=()) -> Artifact:
         self.now += timedelta(minutes=1)
         run = self.store.begin_run(Run(pipeline="taxi"))
         begun = self.store.begin(Execution(pipeline="taxi", run=run.number, node=node))
         ended = Execution(
-            **{**begun.__dict__, "state": State.COMPLETE, "outputs": {key: (draft,)}},
+            **{
+                **begun.__dict__,
+                "state": State.COMPLETE,
+                "inputs": {"examples": tuple(inputs)},
+                "outputs": {key: (draft,)},
+            },
         )
         verdicts = verdicts_of([draft], judge=node, run=ended.run_name)
         marks = list(marks_of({key: (draft,)}))

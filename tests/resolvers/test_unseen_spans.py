@@ -92,6 +92,21 @@ def test_a_model_that_does_not_say_what_it_learned_is_passed_over(published):
     assert chosen(published) == ([2], known)
 
 
+def test_a_model_of_another_calendar_is_passed_over(published):
+    """Day 2 and hour 2 are different spans: whether it has seen the newest cannot be known from the numbers."""
+    day = published.span(1, calendar="day")
+    published.span(5, calendar="number")
+    of_days = published.a_model(spans=[1], inputs=[day])
+    with pytest.raises(
+        ResolutionError, match=rf"{of_days.name} learned from spans that count by another calendar, day\. Run the pipe"
+    ):
+        chosen(published)
+    own = published.a_model(spans=[2], inputs=[published.span(2, calendar="number")])
+    published.a_model(spans=[3], base=of_days.name)
+
+    assert chosen(published, missing=4) == ([5], own.name)
+
+
 def test_no_model_that_is_old_enough_is_an_error(published):
     """It says which one would do, and what to change."""
     published.span(2)
