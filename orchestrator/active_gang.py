@@ -21,8 +21,8 @@ SETTLE_S: Final = 1.0
 LOG_S: Final = 0.2
 """How often the logs of replicas are looked at."""
 
-_CAUSES: Final = ("preempted", "memory", "died", "")
-"""What explains the failure of a gang, the best explanation first."""
+_CAUSES: Final = ("preempted", "memory", "died", "", "aborted")
+"""What explains the failure of a gang, the best explanation first: JAX aborts the others when one raises an error."""
 
 
 @dataclass
@@ -95,7 +95,8 @@ class ActiveGang:
         """Whether one has failed, and what else has failed with it is known."""
         if self.failed_at is None:
             return False
-        return time.monotonic() >= self.failed_at + SETTLE_S or any(failure.cause for _, failure in self.failures)
+        is_known = any(failure.cause not in ("", "aborted") for _, failure in self.failures)
+        return is_known or time.monotonic() >= self.failed_at + SETTLE_S
 
     def end(self) -> JobEnded:
         """The end of the job, when all have ended."""
@@ -110,6 +111,9 @@ class ActiveGang:
         if self.failures:
             rank, failure = min(self.failures, key=lambda each: _CAUSES.index(each[1].cause))
             named = f"rank {rank} of {self.job.gang.size}: {failure.message}"
+            others = [f"rank {each}: {other.message}" for each, other in self.failures if other.cause == "aborted"]
+            if failure.cause == "" and others:
+                named += f" ({' '.join(others)})"
             return JobEnded(id=self.job.id, failure=replace(failure, message=named))
         return JobEnded(id=self.job.id, outputs=self.ended[next(iter(self.members))].outputs)
 

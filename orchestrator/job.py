@@ -25,10 +25,11 @@ class Limits:
     gpus: tuple[str, ...] | None = None  #: those it sees; None: all
 
 
-FailureCause: TypeAlias = Literal["", "died", "memory", "preempted"]
+FailureCause: TypeAlias = Literal["", "aborted", "died", "memory", "preempted"]
 """What a job failed from, where a program should know.
 
-"died": its process ended, or its agent, and it had not said why. "preempted": its machine was taken away.
+"died": its process ended, or its agent, and it had not said why. "aborted": it has ended itself so, by SIGABRT, as
+frameworks do where another process of theirs has failed. "preempted": its machine was taken away.
 """
 
 

@@ -24,7 +24,16 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed
 from spanwise.orchestrator.executor import ExecutorEvent
-from spanwise.orchestrator.job import GRACE_S, FenceQuery, GatherQuery, JobEnded, JobFailure, Limits, NodeJob
+from spanwise.orchestrator.job import (
+    GRACE_S,
+    FailureCause,
+    FenceQuery,
+    GatherQuery,
+    JobEnded,
+    JobFailure,
+    Limits,
+    NodeJob,
+)
 from spanwise.orchestrator.memory_watch import MemoryEnd
 from spanwise.orchestrator.node_process import ASKING_TO_END
 from spanwise.orchestrator.pipeline import Pipeline
@@ -273,7 +282,8 @@ def _ended(job: int, child: _RunningJob, status: int, survivors: Sequence[int], 
     else:
         how = f"It was killed by {_signal_name(-code)}."
         how += " The system may have been out of memory." if -code == signal.SIGKILL else ""
-    return JobEnded(id=job, failure=JobFailure(message=how + left, cause="died"))
+    cause: FailureCause = "aborted" if -code == signal.SIGABRT else "died"
+    return JobEnded(id=job, failure=JobFailure(message=how + left, cause=cause))
 
 
 def _signal_name(number: int) -> str:

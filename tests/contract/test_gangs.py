@@ -81,6 +81,14 @@ def test_what_one_raises_is_the_error_of_all(executor, bench):  # noqa: F811
     assert "too small" in ended.failure.trace
 
 
+def test_what_one_raises_is_the_error_where_others_abort(executor, bench):  # noqa: F811
+    """Whichever ends first: the error names what was raised, and who aborted."""
+    ended = run(executor, gang_job(bench, "aborts_where_rank_1_raises", size=2))
+
+    assert ended.failure.message == "rank 1 of 2: ValueError: too small (rank 0: It was killed by SIGABRT.)"
+    assert "too small" in ended.failure.trace
+
+
 def test_one_that_returns_while_others_wait_for_it_is_an_error(executor, bench):  # noqa: F811
     """Nothing else would end them before their time limit."""
     ended = run(executor, gang_job(bench, "leaves_rank_1_out"))
