@@ -278,7 +278,8 @@ def unclosed_leases(
         if not holder.released and holder.engine and (alive := end_elsewhere(holder.engine, holder.mark)):
             raise Held(
                 f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes on {holder.engine} would "
-                f"not die, or cannot be proven dead, so nothing was started: {', '.join(alive)}"
+                f"not die, or cannot be proven dead, so nothing was started: {', '.join(alive)}\n"
+                f"Once {holder.engine} says that they are gone, start again."
             )
         found.append(holder)
         token -= 1

@@ -55,11 +55,11 @@ class RayEngine:
         """Every field means something to Ray: an image is its `image_uri`."""
 
     def launch(self, mark: int, number: int, asked: Resources) -> RayLine:
-        self._connect()
+        self._open()
         return _launch(mark, number, asked, "SPREAD", self._dashboard)
 
     def reserve(self, mark: int, number: int, asked: Resources, count: int) -> RayReservation:
-        ray = self._connect()
+        ray = self._open()
         bundle = {"CPU": 1 if asked.cpus is None else asked.cpus, "GPU": asked.gpus, "memory": asked.memory_bytes}
         group = ray.util.placement_group(
             [{name: amount for name, amount in bundle.items() if amount}] * count,
@@ -84,6 +84,15 @@ class RayEngine:
 
             self._connected = False
             ray.shutdown()
+
+    def _open(self) -> Any:
+        try:
+            return self._connect()
+        except AgentLost as lost:
+            raise AgentLost(
+                f"{lost} Start one, or name another address: in spanwise.toml [executor] address = 'HOST:6379', or "
+                f"--cluster HOST:6379"
+            ) from lost
 
     def _connect(self) -> Any:
         import ray
@@ -119,10 +128,7 @@ class RayEngine:
                 return
 
     def _silent(self, error: Exception) -> AgentLost:
-        return AgentLost(
-            f"No Ray cluster answers at {self._address}: {str(error).strip()[:300]}. Start one, or name another "
-            f"address: in spanwise.toml [executor] address = 'HOST:6379', or --cluster HOST:6379"
-        )
+        return AgentLost(f"No Ray cluster answers at {self._address}: {str(error).strip()[:300]}.")
 
 
 class RayReservation:

@@ -262,6 +262,20 @@ def test_nothing_lands_after_the_journal_was_sealed(store, clock):
     assert old.lost
 
 
+def test_processes_on_an_engine_that_does_not_answer_hold_up_the_next_run(store, clock):
+    """The message says for what it waits; another address in the settings, as it advised, would not have helped."""
+    old = take(store, clock)
+    old.start_heartbeat(4711, lambda: None, "ray:10.0.0.5:6379")
+    old.abandon()
+    from_the_dead(store, old)
+    new = take(store, clock)
+
+    with pytest.raises(
+        Held, match=r"No cluster answers\.\nOnce ray:10\.0\.0\.5:6379 says that they are gone, start again"
+    ):
+        unclosed_leases(store, new, lambda _engine, _mark: ["No cluster answers."])
+
+
 def test_a_write_between_the_takeover_and_the_seal_lands(store, clock):
     """It was there before the new run looked, so it is one of the old run's; the seal takes the place after it."""
     old = take(store, clock)
