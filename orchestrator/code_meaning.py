@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from spanwise.orchestrator import fingerprint, user_code
+from spanwise.orchestrator.digest import ValueNode, digest_graph, encode_text
 from spanwise.orchestrator.errors import LoadError, Unfingerprintable
 from spanwise.orchestrator.user_code import Shipment
+from spanwise.orchestrator.value_digest import describe
 
 _Digests = tuple[tuple[str, str], ...]
 
@@ -59,8 +61,17 @@ def _digests(values: Mapping[str, object]) -> _Digests:
     found = {}
     for name, value in values.items():
         with contextlib.suppress(Unfingerprintable):
-            found[name] = fingerprint.of_value(value)
+            found[name] = digest_graph(value, name, _describe).hex()
     return tuple(found.items())
+
+
+def _describe(value: object) -> ValueNode:
+    """As for a cache key, but without the function that a class was made in, whose name a class sent by value loses."""
+    described = describe(value)
+    if isinstance(value, type) and "<locals>" in value.__qualname__:
+        full, short = encode_text(value.__qualname__), encode_text(value.__name__)
+        described.parts = [short if part == full else part for part in described.parts]
+    return described
 
 
 def _differing(wanted: _Digests, here: _Digests) -> list[str]:

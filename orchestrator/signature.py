@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +145,7 @@ def _read_run(name: str, run: Callable[..., None] | staticmethod[..., None]) -> 
     static = isinstance(run, staticmethod)
     function = run.__func__ if isinstance(run, staticmethod) else run
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = typing.get_type_hints(function, _names_for(function), include_extras=True)
     except NameError as error:
         raise PipelineError(
             f"{name}.run: {error}; spanwise reads annotations, so import the names that they use."
@@ -158,6 +159,12 @@ def _read_run(name: str, run: Callable[..., None] | staticmethod[..., None]) -> 
         parameters={n: s for n, s in specs.items() if isinstance(s, ParameterSpec)},
         attempt=next((n for n, s in specs.items() if s is Attempt), None),
     )
+
+
+def _names_for(function: Callable[..., None]) -> dict[str, object] | None:
+    """What its annotations are made of, also where it was pickled by value, which takes along what its code names."""
+    home, own = sys.modules.get(function.__module__), getattr(function, "__globals__", None)
+    return None if home is None or own is None or own is vars(home) else {**vars(home), **own}
 
 
 def _output(component: str, argument: str, spec: OutputSpec, specs: Mapping[str, object]) -> tuple[str, OutputSpec]:

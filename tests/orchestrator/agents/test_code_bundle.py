@@ -102,14 +102,16 @@ CHECKER = """\
 import pickle, sys
 from pathlib import Path
 from spanwise.orchestrator.agents.code_bundle import refuse_other_meaning, unpack
-from spanwise.orchestrator.errors import NodeFailed
+from spanwise.orchestrator.errors import SpanwiseError
+from spanwise.orchestrator.signature import read_signature
 bundle = pickle.load(open(sys.argv[1], "rb"))
 pipeline = unpack(bundle, Path(sys.argv[2]))
 for node in pipeline:
     try:
         refuse_other_meaning(bundle, node)
+        read_signature(type(node))
         print(node.name, "fits")
-    except NodeFailed as error:
+    except SpanwiseError as error:
         print(error)
 """
 
@@ -174,6 +176,31 @@ def test_code_that_was_edited_after_it_was_loaded_is_refused(sent):
     assert "the code of Make is not what was sent" in said[0]
     assert "function= is not what was sent" in said[1]
     assert said[2] == "Other fits"
+
+
+MADE_IN_FUNCTIONS = """\
+from __future__ import annotations
+from spanwise.components import Importer
+from spanwise.orchestrator import Component, Input, Model, Output, Pipeline, Report
+STEP = 2
+def make(n):
+    class Size:
+        def __init__(self): self.n = n
+    class Make(Component):
+        def run(self, model: Input[Model], report: Output[Report], size: object) -> None:
+            return STEP + n
+    return Make, Size()
+def flow():
+    model = Importer(uri="/nowhere", kind=Model)
+    component, size = make(3)
+    return Pipeline("flow", [model, component(model=model["artifact"], size=size)])
+pipeline = flow()
+"""
+
+
+def test_nodes_of_classes_that_are_made_in_functions_can_be_sent(sent):
+    """Their code goes by value, without the names that the annotations of `run` are made of: an Importer failed."""
+    assert sent({}, {}, MADE_IN_FUNCTIONS) == ["Importer fits", "Make fits"]
 
 
 def test_a_pipeline_of_libraries_alone_has_no_files():
