@@ -23,7 +23,7 @@ class Session:
 
     def __init__(self, settings: Settings, *, config: Path | None = None, deadline_s: float = 30.0) -> None:
         self.settings = settings
-        self.config = config
+        self.config = None if config is None else config.absolute()
         self._deadline_s = deadline_s
         self.when_replaced: list[
             Callable[[], None]
@@ -87,8 +87,9 @@ class Session:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes a command in another process use the same root, metadata and settings file."""
-        return {**os.environ, "SPANWISE_ROOT": self.settings.place, "SPANWISE_METADATA": self.settings.metadata}
+        """What makes a command in another process use the same root and metadata, in whatever folder."""
+        metadata = self.settings.metadata if self._file is None else str(self._file)
+        return {**os.environ, "SPANWISE_ROOT": self.settings.place, "SPANWISE_METADATA": metadata}
 
     @property
     def options(self) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from urllib.parse import unquote
 
 from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.artifact import Value
@@ -210,6 +211,8 @@ def _anchor_paths(written: dict[str, object], folder: Path) -> dict[str, object]
     anchored = dict(written)
     for name in ("root", "metadata"):
         value = written.get(name)
+        if name == "metadata" and isinstance(value, str):
+            value = _sqlite_path(value)
         if isinstance(value, str) and "://" not in value:
             anchored[name] = str(folder / Path(value).expanduser())
     match written:
@@ -217,6 +220,12 @@ def _anchor_paths(written: dict[str, object], folder: Path) -> dict[str, object]
             here = {**transport, "log_file_path": str(folder / Path(place).expanduser())}
             anchored["openlineage"] = {**events, "transport": here}
     return anchored
+
+
+def _sqlite_path(metadata: str) -> str:
+    """The path of an SQLite URL; another location, and one that is refused when it is opened, as it is."""
+    scheme, _, path = metadata.partition(":///")
+    return unquote(path) if scheme.lower() == "sqlite" and path not in ("", ":memory:") else metadata
 
 
 def _variables() -> list[str]:

@@ -1,5 +1,6 @@
 """Commands of a client and of the page are started where what they continue began, wherever the server was started."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,15 @@ def test_a_client_continues_a_run_where_it_began(elsewhere, project: Path) -> No
     assert elsewhere.resume("copied/2").run.state.succeeded
 
     assert read_copy(project / ".spanwise") == "the project's"
+
+
+def test_a_client_names_its_metadata_and_settings_from_anywhere(folder: Path) -> None:
+    """What it starts may be in another folder than it is."""
+    Path("my.toml").touch()
+    config = Path("my.toml")
+    with library.Client(replace(read(config=config), metadata="meta.db"), config=config) as client:
+        assert client.session.environment["SPANWISE_METADATA"] == str(folder / "meta.db")
+        assert client.session.config == folder / "my.toml"
 
 
 def test_the_page_runs_a_file_where_it_ran_before(elsewhere, project: Path) -> None:  # noqa: F811

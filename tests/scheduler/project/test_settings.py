@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator.errors import SettingsError
+from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
 from spanwise.scheduler.project import settings
 
 
@@ -38,6 +39,18 @@ def test_a_variable_wins_over_the_file(folder: Path, monkeypatch: pytest.MonkeyP
     read = settings.read()
 
     assert (read.jobs, read.grace_s, read.params) == (5, 2.0, {"flow": {"window": 9}})
+
+
+@pytest.mark.parametrize("written", ["meta.db", "sqlite:///meta.db"])
+def test_the_metadata_of_a_file_is_relative_to_that_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """As a path or as a URL; in a folder below, the URL named another database, in which nothing had run."""
+    (folder / "spanwise.toml").write_text(f'metadata = "{written}"\n')
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+
+    assert parse_location(settings.read().metadata) == SqliteFile(folder / "meta.db")
 
 
 def test_the_command_line_wins_over_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
