@@ -24,7 +24,7 @@ from spanwise.orchestrator import lease
 from spanwise.orchestrator.base_run import find_base_run, usable_executions
 from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Trigger, format_source
+from spanwise.orchestrator.run import Trigger, format_source, go_to
 from spanwise.orchestrator.run_dir import set_aside
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
@@ -204,8 +204,8 @@ def _spans_by_node(job: ScheduledJob, known: Settings) -> dict[str, int]:
 
 def _create_request(store: Store, job: ScheduledJob, loaded: Loaded, spans: Mapping[str, int]) -> RunRequest:
     pipeline = loaded.pipeline
-    if job.base is not None:
-        before = store.run(pipeline.name, job.base)
+    before = None if job.base is None else store.run(pipeline.name, job.base)
+    if before is not None and not go_to(before.folder):  # in another folder is other data: run it all
         with contextlib.suppress(UsageError):  # nodes of that run are gone, or what it read is out of date: run it all
             request = resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
             find_base_run(store, pipeline, request.selection or pipeline.select(), request)

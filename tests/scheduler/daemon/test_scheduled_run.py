@@ -143,6 +143,19 @@ def test_the_next_attempt_takes_up_what_failed(place: Place) -> None:
     assert (again.trigger, again.cause, again.span) == (Trigger.SCHEDULE, TICK.name, 5)
 
 
+def test_the_next_attempt_in_another_folder_runs_all_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that was started elsewhere has other data: one run does not have half of each."""
+    (place.folder / "fail").touch()
+    assert place.run() == 1
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    assert place.run(attempt=2, base=1) == 0
+
+    assert next(place.store.runs("steps")).nodes == ("Read", "Work")
+
+
 def test_the_next_attempt_runs_all_again_when_something_newer_exists(place: Place) -> None:
     """Read was run again meanwhile with other code: what the failed attempt had read is out of date."""
     (place.folder / "fail").touch()
