@@ -16,7 +16,7 @@ from spanwise.components.serving.judged import refuse_other_blessings
 from spanwise.components.serving.pushed_versions import PushedVersion, PushRecord
 from spanwise.orchestrator.artifact import ArtifactArchive, Blessing, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import NodeFailed, ParameterError
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.signature import Attempt, Input, Output
@@ -139,8 +139,13 @@ def push(
     )
     if is_object_url(str(destination)):
         return push_to_bucket(model, parse_url(str(destination)), attempt, mine, keep_versions=keep_versions)
-    top = Path(destination).expanduser().absolute()
-    return push_to_folder(model, top, attempt, mine, keep_versions=keep_versions)
+    top, folder = Path(destination).expanduser(), attempt.run.folder
+    if not top.is_absolute() and folder and not Path(folder).is_dir():
+        raise NodeFailed(
+            f"{attempt.node}: {destination} is relative to the folder of the run, {folder}, which is not on this "
+            "machine. Give the destination as an absolute path that is, or as a URL."
+        )
+    return push_to_folder(model, top.absolute(), attempt, mine, keep_versions=keep_versions)
 
 
 def _find_home(folder: Path, archive: ArtifactArchive | None) -> tuple[str, str]:

@@ -227,6 +227,8 @@ def main(line: ControllerLine, place: str, parent: int) -> None:
     if code_bundle.differences(wanted.code.environment, there):
         return  # the controller has seen the same, and says so
     folder = Path(tempfile.mkdtemp(prefix="spanwise-agent-"))
+    with contextlib.suppress(OSError):  # it is not on this machine, or unknown
+        os.chdir(wanted.folder)
     try:
         if not process.take_mark(wanted.mark) and process.LINUX:
             raise NodeFailed("it runs inside of a marked process, so that its own could not be found again")

@@ -300,6 +300,7 @@ class AgentExecutor:
             line.send(
                 Prepare(
                     code=self._code,
+                    folder=agent.job.run.folder,
                     mark=self._mark,
                     root=str(self._root or ""),
                     token=self._token,

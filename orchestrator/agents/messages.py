@@ -15,6 +15,7 @@ class Prepare:
     """The first message to an agent: what it needs before any job."""
 
     code: CodeBundle
+    folder: str  #: of the run, which relative paths are of; empty where unknown
     mark: int  #: of the controller's processes, here and there
     root: str  #: the controller's; empty if jobs read and write nothing below one
     token: str  #: what the file `token_file` holds, if the agent sees the same root

@@ -547,3 +547,16 @@ def test_keep_versions_removes_only_what_this_pipeline_pushed(keep, gone):
     there = [at(0, another), at(1, MINE), at(2, MINE), at(3, None), at(4, MINE), at(5, another)]
 
     assert [v.version for v in surplus_versions(there, keep, MINE)] == gone
+
+
+def test_a_relative_destination_is_refused_where_the_folder_of_the_run_is_not(tmp_path, monkeypatch):
+    """In a pod, it was written to a disk that goes with the pod."""
+    monkeypatch.chdir(tmp_path)
+    one = attempt()
+    in_pod = replace(one, run=replace(one.run, folder=str(tmp_path / "gone")))
+
+    with pytest.raises(NodeFailed, match=r"relative to the folder of the run, .*/gone, which is not on this machine"):
+        push(model(tmp_path), "serving", in_pod, home="home")
+
+    assert not Path("serving").exists()
+    push(model(tmp_path, 2), tmp_path / "serving", in_pod, home="home")
