@@ -55,6 +55,13 @@ def _find_complete(store: Store, file: Path) -> Run | None:
     found: list[Run] = []
     for pipeline in store.pipelines():
         recent = (run for run in itertools.islice(store.runs(pipeline), find.LOOK_BACK) if run.source)
-        own = itertools.takewhile(lambda run: split(run.source)[0] == file.absolute(), recent)
+        own = itertools.takewhile(lambda run: _is_same(split(run.source)[0], file), recent)
         found += itertools.islice((run for run in own if run.state is State.COMPLETE), 1)
     return max(found, key=lambda run: run.started or datetime.min.replace(tzinfo=UTC), default=None)
+
+
+def _is_same(source: Path, file: Path) -> bool:
+    try:
+        return source.samefile(file)
+    except OSError:
+        return False

@@ -54,7 +54,7 @@ def test_the_page_runs_a_file_where_it_ran_before(elsewhere, project: Path) -> N
     (project / "data").write_text("new")
     site = WebSite(elsewhere, make_policy("127.0.0.1", tokens={}))
     with ask(site) as browser:
-        file = str(project / "copied.py")
+        file = "../the project/copied.py"
         form = browser.get(f"/do/run?file={file}&params=data=./data").text
         job = browser.get(send(browser, "/do/run", file=file, params="data=./data").headers["location"])
 
