@@ -178,16 +178,19 @@ class RollingWindow(Resolver):
         begins = f"If history begins at {after}, pass since={after!r}; if" if after and only_first else "If"
         first, last = found[0].label, found[-1].label
         which = f"the span {last}" if len(found) == 1 else f"the {len(found)} spans {first} to {last}"
-        allowed = f" ({self.missing} may be)" if self.missing else ""
+        allowed = f" ({self.missing} may be)" if self.missing and len(absent) < len(found) else ""
         gaps = [_describe_gap(gap, source, history) for gap in absent[:_MOST_LABELS]]
         names = ", ".join(s.label for s in absent[:_MOST_LABELS])
         more = f" and {len(absent) - _MOST_LABELS} more" if len(absent) > _MOST_LABELS else ""
+        ways = (
+            f"\n{begins} gaps are expected, pass missing={len(absent)}."
+            f"\nTo leave out a span by name, pass exclude=, or for one run:  --exclude {absent[0].label}"
+        )
         return (
             f"{self.name} wants {which} of {self.source!r}, but {len(absent)} "
             f"{'is' if len(absent) == 1 else 'are'} missing{allowed}: {names}{more}.\n"
             + "\n".join(gaps)
-            + f"\n{begins} gaps are expected, pass missing={len(absent)}."
-            f"\nTo leave out a span by name, pass exclude=, or for one run:  --exclude {absent[0].label}"
+            + ("" if len(absent) == len(found) else ways)  # no window is empty
             + _describe_calendar(history, self.source)
         )
 

@@ -88,7 +88,6 @@ def test_without_since_the_first_day_says_how_to_start(published):
         ((1, 3), None, None, "\nIf gaps"),
         ((1, 2), 3, 1, "\nIf gaps"),
         ((2,), 1, 1, "RollingWindow wants the span 1 of"),
-        ((2,), 1, 1, "\nIf gaps"),
     ],
 )
 def test_since_is_named_where_it_would_close_the_gap(published, there, end, since, says):
@@ -100,6 +99,19 @@ def test_since_is_named_where_it_would_close_the_gap(published, there, end, sinc
         RollingWindow(published.examples, size=3, at=end, since=since).resolve(published.history(published.examples))
 
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_window_of_which_nothing_is_there_offers_no_gaps(published, missing):
+    """An empty window is refused whatever is allowed, so the message says only how to get its spans."""
+    published.span(3)
+
+    with pytest.raises(WindowIncomplete) as refused:
+        RollingWindow(published.examples, size=2, at=2, missing=missing).resolve(published.history(published.examples))
+
+    assert "but 2 are missing: 1, 2." in str(refused.value)
+    assert "missing=" not in str(refused.value)
+    assert "--exclude" not in str(refused.value)
 
 
 def test_a_window_of_the_past_sees_what_was_published_then(published):
