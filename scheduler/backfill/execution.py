@@ -40,7 +40,7 @@ from spanwise.scheduler.ledger.ticks import OverrunCause, mark_overrun
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import list_span_sources
-from spanwise.scheduler.run import stop
+from spanwise.scheduler.run import openlineage, stop
 from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
 from spanwise.scheduler.schedule.schedule_key import parse_cause
 
@@ -324,6 +324,8 @@ def _stop_running(backfill: Backfill, context: BackfillContext) -> None:
     if newest.trigger is Trigger.SCHEDULE:
         mark_overrun(context.store, *parse_cause(newest.pipeline, newest.cause), OverrunCause(by=by))
     stopped = stop.stop(context.store, newest, context.settings.root, grace_s=context.settings.grace_s, by=by)
+    if stopped.closed:
+        openlineage.send_end(context.settings, context.store, stopped.run)
     if stopped.how != "already ended":
         context.notify(BackfillEvent(what="stopped", message=str(stopped)))
 

@@ -46,6 +46,7 @@ def stop(
     from spanwise.scheduler.inspect import find, records
     from spanwise.scheduler.ledger.schedule_status import user_name
     from spanwise.scheduler.project import root as home
+    from spanwise.scheduler.run import openlineage
     from spanwise.scheduler.run import stop as stopping
 
     settings = read_settings(root, config)
@@ -53,6 +54,8 @@ def stop(
         grace_s = settings.grace_s if grace is None else grace
         by = f"`spanwise stop` of {user_name()}"
         stopped = stopping.stop(store, find.run(store, run), settings.root, grace_s=grace_s, by=by)
+        if stopped.closed:
+            openlineage.send_end(settings, store, stopped.run)
     if json:
         facts = {"how": stopped.how, "stopping_took_s": stopped.took_s}
         print_document({**records.run_document(stopped.run), **facts})

@@ -229,11 +229,14 @@ class Client:
             RunError: it is on another machine and did not end in time.
         """
         from spanwise.scheduler.ledger.schedule_status import user_name
+        from spanwise.scheduler.run import openlineage
         from spanwise.scheduler.run.stop import stop
 
         found = self.run_record(run if isinstance(run, str) else run.name)
         settings = self.settings
-        stop(self.session.store, found.run, settings.root, grace_s=settings.grace_s, by=user_name())
+        stopped = stop(self.session.store, found.run, settings.root, grace_s=settings.grace_s, by=user_name())
+        if stopped.closed:
+            openlineage.send_end(settings, self.session.store, stopped.run)
         return found.refresh()
 
     # --- backfills

@@ -35,7 +35,7 @@ from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import list_span_sources
-from spanwise.scheduler.run import launch, resume, stop
+from spanwise.scheduler.run import launch, openlineage, resume, stop
 from spanwise.scheduler.schedule.cadence import find_zone
 from spanwise.scheduler.schedule.division import HALVES, PartStart
 from spanwise.scheduler.schedule.overrun import describe_overrun
@@ -240,7 +240,10 @@ def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
                 cause = OverrunCause(by=describe_overrun(job.tick), tick=job.tick)
                 mark_overrun(store, *parse_cause(run.pipeline, run.cause), cause)
             by = f"the scheduler, for {describe_overrun(job.tick)}"
-            sys.stdout.write(f"{stop.stop(store, run, known.root, grace_s=known.grace_s, by=by)}\n")
+            stopped = stop.stop(store, run, known.root, grace_s=known.grace_s, by=by)
+            sys.stdout.write(f"{stopped}\n")
+            if stopped.closed:
+                openlineage.send_end(known, store, stopped.run)
         elif time.monotonic() > deadline:
             raise Held(lease.held_message(holder))
         else:
@@ -303,9 +306,13 @@ def _close_run(job: ScheduledJob, known: Settings) -> int:
         run = store.run(pipeline_of(job.pipeline), job.close)
         if job.spare_living:
             closed = stop.close_if_gone(store, run, known.root)
+            if closed is not None and closed.closed:
+                openlineage.send_end(known, store, closed.run)
             sys.stdout.write(f"{closed or f'The controller of run {run.name} is not dead; nothing was done.'}\n")
             return 0
         ended = stop.stop(store, run, known.root, grace_s=known.grace_s, by=job.closed_by)
+        if ended.closed:
+            openlineage.send_end(known, store, ended.run)
     sys.stdout.write(f"{ended}\n")
     return 0
 

@@ -107,6 +107,12 @@ def emitting(settings: Settings, store: Store, observe: Observer) -> Iterator[Ob
         sender.close()
 
 
+def send_end(settings: Settings, store: Store, run: Run) -> None:
+    """Sends the end of a run that another process has closed: its own had died or was killed, and could not."""
+    with contextlib.suppress(SettingsError), emitting(settings, store, lambda _event: None) as observe:
+        observe(Event(what="abandoned-run-closed", run=run, message=run.name))
+
+
 def _spell_out(store: Store, event: Event) -> Iterator[Event]:
     """The event; of a run that died and was closed, the ends of its nodes and its own: their starts were sent."""
     if event.what != "abandoned-run-closed":

@@ -34,6 +34,11 @@ class StopResult:
     took_s: float
     pid: int | None = None  #: its controller, when it was on this machine
 
+    @property
+    def closed(self) -> bool:
+        """Whether the run was closed by whoever stopped it, rather than by its own controller."""
+        return self.how in ("killed", "closed")
+
     def __str__(self) -> str:
         run, took, pid = self.run, format_duration(self.took_s), f" (pid {self.pid})" if self.pid else ""
         match self.how:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spanwise import __version__
-from spanwise.orchestrator import Examples, Execution, Run, SettingsError, State
+from spanwise import __version__, connect
+from spanwise.orchestrator import Examples, Execution, Run, SettingsError, State, lease, process
+from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.publisher import ABANDONED
 from spanwise.orchestrator.run_request import Event
 from spanwise.orchestrator.store import MemoryStore
@@ -400,3 +402,28 @@ def test_a_transport_without_a_type_is_refused(folder, spanwise):
 
     assert code == 2
     assert "openlineage.transport.type: field required" in err
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+def test_a_run_that_is_closed_by_who_stops_it_is_ended(folder, spanwise, monkeypatch, by_client):
+    """Its controller has died, and no later run closes it any more."""
+    (folder / "spanwise.toml").write_text(
+        '[openlineage.transport]\ntype = "file"\nlog_file_path = "events.jsonl"\nappend = true\n'
+    )
+    root = folder / ".spanwise"
+    root.mkdir()
+    store = open_store(str(root / "metadata.db"), root=root)
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "identity", lambda: Identity(process.machine(), 1 << 22, 1))
+        lease.acquire(store, "flights", "run 1")
+    store.begin_run(Run(pipeline="flights", token=1))
+    store.close()
+
+    if by_client:
+        with connect() as client:
+            client.stop("flights/1")
+    else:
+        assert spanwise("stop", "flights/1")[0] == 0
+
+    (event,) = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert (event["job"]["name"], event["eventType"]) == ("flights", "FAIL")
