@@ -22,7 +22,6 @@ from pathlib import Path, PurePath
 from spanwise.orchestrator import user_code
 from spanwise.orchestrator.bindings import noticed_bindings
 from spanwise.orchestrator.digest import (
-    NAMES,
     NoRecipe,
     SameValue,
     ValueChild,
@@ -196,7 +195,7 @@ def _function(function: types.FunctionType) -> ValueNode:
     if distribution is None:
         code = ValueChild("", CodeScope(function.__code__, names, _package(names)))
         parts = [code, *surroundings, *attribute_children(vars(function)), *_settings(names)]
-        return ValueNode("function", parts, name=function.__qualname__)
+        return ValueNode("function", parts, named=_named(function.__qualname__, function.__doc__))
     if _is_public(function) or not surroundings:
         return describe_by_name("function", function, function.__qualname__)
     if names.get("__name__") == "functools" and hasattr(function, "registry"):  # it closes over a cache
@@ -204,6 +203,14 @@ def _function(function: types.FunctionType) -> ValueNode:
     # Made at run time, such as by a library's decorator around a function of the user's.
     name = encode_text(function.__code__.co_qualname)
     return ValueNode("closure", [name, ValueChild("", distribution), *surroundings])
+
+
+# Attributes of functions and classes that most code does not read.
+_READ = frozenset({"__name__", "__qualname__", "__doc__"})
+
+
+def _named(name: str, doc: str | None) -> dict[str, str]:
+    return {"__name__": name, "__qualname__": name, "__doc__": doc or ""}
 
 
 def _settings(names: Mapping[str, object]) -> list[bytes | ValueChild]:
@@ -307,7 +314,7 @@ def _class(cls: type) -> ValueNode:
             parts.append(ValueChild(f"metadata of {name!r}", (name, dict(described.metadata))))
     notes = vars(cls).get("__annotations__", {})
     parts += [encode_text(f"{name}: {annotation_text(notes[name])}") for name in sorted(notes)]
-    return ValueNode("class", parts + attribute_children(space))
+    return ValueNode("class", parts + attribute_children(space), named=_named("", cls.__doc__))
 
 
 def _is_slot(value: object) -> bool:
@@ -404,8 +411,8 @@ def _code(scope: CodeScope) -> ValueNode:
     stream += [encode_text(f"{at} {name}") for at, name in enumerate(code.co_varnames) if name in marked]
     keywords = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
     parts = [frame(b"y", b"".join(stream)), *constants, *_surroundings(scope, operations)]
-    read = [name for op, _, name, _ in operations if name in NAMES and op in user_code.ATTRIBUTES]
-    return ValueNode("code", parts, arguments=keywords, texts=read, name=code.co_qualname)
+    read = [name for op, _, name, _ in operations if name in _READ and op in user_code.ATTRIBUTES]
+    return ValueNode("code", parts, arguments=keywords, texts=read, named=_named(code.co_qualname, None))
 
 
 def _operations(code: types.CodeType) -> list[Operation]:

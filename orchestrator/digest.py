@@ -108,7 +108,7 @@ class ValueNode:
     ordered: bool = True
     arguments: Sequence[str] = ()  #: names by which a caller could pass something to this code
     texts: Sequence[str] = ()  #: texts in it that could be such names, besides its children
-    name: str = ""  #: its own name, which counts only where code reads the names of functions
+    named: Mapping[str, str] = field(default_factory=dict)  #: attributes that count only where code reads them by name
     links: list[bytes | int] = field(default_factory=list)  #: `parts` with each child encoded or numbered
 
 
@@ -133,10 +133,6 @@ class NoRecipe(Exception):
         self.what = what
 
 
-NAMES = frozenset({"__name__", "__qualname__"})
-"""The texts in a value whose code reads the names of functions."""
-
-
 @dataclass(frozen=True)
 class ValueGraph:
     """A value and all that it is made of, laid out and not digested yet."""
@@ -147,19 +143,17 @@ class ValueGraph:
 
     @property
     def has_names(self) -> bool:
-        """Whether there is code in it whose name, or those of its arguments, may count."""
-        return any(node.name or node.arguments for node in self.nodes)
+        """Whether there is code in it of which names may count: its own, or those of its arguments."""
+        return any(node.named or node.arguments for node in self.nodes)
 
     def digest(self, texts: Collection[str] = ()) -> bytes:
         """The encoded value, or the encoded digest of it. `texts` may be names of arguments, besides its own."""
         if not self.nodes:
             return encode(self.plain)
         met = self.texts.union(texts)
-        reads_names = not NAMES.isdisjoint(met)
         for node in self.nodes:
             node.links += [encode_text(f"{at} {name}") for at, name in enumerate(node.arguments) if name in met]
-            if node.name and reads_names:
-                node.links.append(encode_text(node.name))
+            node.links += [encode_text(f"{name} {text}") for name, text in node.named.items() if name in met]
         return _digest_nodes(self.nodes)[0]
 
 

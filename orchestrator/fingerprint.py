@@ -82,9 +82,10 @@ def of_function(function: Callable[..., object], *, who: str | None = None) -> s
     """The digest of a callable: its code, defaults, closure, and, recursively, each global that the code names.
 
     Functions of the project count by their own code, libraries by distribution and version, the standard library by
-    the version of Python (which is always part of it, since bytecode changes with it). A function's own name counts
-    only where the code reached reads such names (`__name__`), and an argument's only where a string or keyword of that
-    name can be met in it: a rename is free, while swapping the names of arguments that are passed by keyword is not.
+    the version of Python (which is always part of it, since bytecode changes with it). A function's own name and
+    docstring count only where the code reached reads such (`__name__`, `__doc__`), and an argument's name only where a
+    string or keyword of that name can be met in it: a rename is free, while swapping the names of arguments that are
+    passed by keyword is not.
 
     Raises:
         Unfingerprintable: it depends on a lock, an open file or the like; the message says by which way.
@@ -114,7 +115,7 @@ def of_parameters(
     """The digest of each parameter of a component, and of each value that it prepared, as `of_value` gives it.
 
     But what the names of functions and of their arguments count for is decided by the component and all parameters
-    together, since the component may pass arguments by name to a function among the parameters, or read its name.
+    together, since the component may pass arguments by name to a function among the parameters, or read its own.
     """
     given, found = (
         {name: lay_out(value, f"parameter {name!r} of {who}", describe) for name, value in values.items()}

@@ -66,6 +66,8 @@ CODE = {
     "a seed at the top of the module": "np.random.seed(N)\ndef g(x): return x",
     "a setting at the top of the module": "decimal.getcontext().prec = N\ndef g(x): return decimal.Decimal(x) / 3",
     "a variable that the module sets": "import os\nos.environ['TZ'] = 'N'\ndef g(x): return dt.datetime.now()",
+    "a docstring that is read": "def a(x):\n    'Sums up N.'\nA = [a]\ndef g(x): return [h.__doc__ for h in A]",
+    "a docstring of a class that is read": "class A:\n    'Sums up N.'\ndef g(x): return A.__doc__",
     "a library's function": "def g(x): return [math.sin, math.cos][N](x)",
     "a builtin": "g = [len, sum][N]",
     "a ufunc of NumPy's": "U = [np.add, np.subtract][N]\ndef g(x): return U(x, 1)",
