@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
+
+_INDEX: Final = "__index_level_0__"
+"""The column in which `pyarrow.Table.from_pandas` stores an index without a name that does not just count."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -100,6 +103,7 @@ def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scala
             "a pyarrow table: frame.to_arrow() of Polars, pyarrow.Table.from_pandas(frame, preserve_index=False)."
         )
     if isinstance(values, pa.RecordBatch | pa.Table):
+        refuse_other_order("predict_fn", values)
         named: list[tuple[object, object]] = list(zip(values.schema.names, values.columns, strict=True))
     else:
         named = list(values.items()) if isinstance(values, Mapping) else [(name, values)]
@@ -181,13 +185,16 @@ def _vector(what: str, values: object, rows: int) -> Floats:
 
 
 def refuse_other_order(what: str, values: object) -> None:
-    """Refuses a Series or a frame of pandas with the numbers of the rows as its index, in another order.
+    """Refuses a Series or a frame of pandas, or its table, with the numbers of the rows as index in another order.
 
     Raises:
         ParameterError: the values are of other rows than those beside which they would stand.
     """
-    index = getattr(values, "index", None)
-    if index is None or callable(index) or not hasattr(values, "to_numpy"):
+    if isinstance(values, pa.RecordBatch | pa.Table):
+        index: object = values.column(_INDEX).to_pylist() if _INDEX in values.schema.names else None
+    else:
+        index = getattr(values, "index", None) if hasattr(values, "to_numpy") else None
+    if index is None or callable(index):
         return
     numbers = np.asarray(index)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:

@@ -164,8 +164,9 @@ def test_numbers_between_text_are_refused():
         lambda values: predictions.labels(lambda table: values, pa.table({"x": [1, 2, 3]})),
         lambda values: predictions.classes(lambda table: values, pa.table({"x": [1, 2, 3]}), (1, 2, 3)),
         lambda values: predictions.chances(values.to_frame(), 3, 1),
+        lambda values: predictions.columns(pa.Table.from_pandas(values.to_frame()), 3, "y"),
     ],
-    ids=["scores", "a column", "a named column", "labels", "classes", "chances"],
+    ids=["scores", "a column", "a named column", "labels", "classes", "chances", "a table"],
 )
 def test_values_with_an_index_in_another_order_than_the_rows_are_refused(read):
     """Pandas takes them for those of the rows that the index says; they would stand beside others."""

@@ -306,9 +306,9 @@ def _as_batch(predictions: Any) -> pa.RecordBatch:
 
     from spanwise.components.predictions import refuse_other_order
 
+    refuse_other_order("predict", predictions)
     if isinstance(predictions, pa.RecordBatch):
         return predictions
-    refuse_other_order("predict", predictions)
     named = dict(predictions)
     for values in named.values():
         refuse_other_order("predict", values)
