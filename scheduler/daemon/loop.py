@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spanwise.orchestrator import process
@@ -309,6 +310,7 @@ class SchedulerLoop:
                 timetable=described.timetable,
                 since=self._first_moment(described.timetable, now),
                 source=described.source,
+                folder=str(Path.cwd()),
                 calendar=described.calendar,
                 pushes=described.pushes,
                 ingests=described.ingests,

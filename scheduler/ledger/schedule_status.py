@@ -14,9 +14,9 @@ from pathlib import Path
 from spanwise.orchestrator import process
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
-from spanwise.orchestrator.run import Run, format_source
+from spanwise.orchestrator.run import Run, format_source, go_to
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import format_duration, format_time
+from spanwise.scheduler.formatting import add_options, format_duration, format_time
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, read_scheduler
 from spanwise.scheduler.ledger.holder import find_heard, find_run
 from spanwise.scheduler.ledger.missed import list_missed
@@ -234,11 +234,10 @@ def read_forecast(store: Store, key: str, now: datetime) -> Forecast:
 
 def recovery_command(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> str:
     """The command that recovers a tick; one without a span is recovered by a run on the newest data."""
-    source = format_source(schedule.source)
     if record.tick.span is None:
-        return shlex.join(["spanwise", "run", source, *options])
+        return file_command(schedule, "run", options=options)
     command = "backfill" if schedule.ingests else "run"
-    return shlex.join(["spanwise", command, source, "--span", _format_range([record], schedule), *options])
+    return file_command(schedule, command, "--span", _format_range([record], schedule), options=options)
 
 
 def recovery_commands(
@@ -249,8 +248,14 @@ def recovery_commands(
     if len(every) <= _FEW_COMMANDS or not schedule.ingests:
         return every
     newest = [recovery_command(record, schedule, options) for record in records if record.tick.span is None]
-    source = format_source(schedule.source)
-    return [shlex.join(["spanwise", "backfill", source, "--missed", *options]), *dict.fromkeys(newest)]
+    return [file_command(schedule, "backfill", "--missed", options=options), *dict.fromkeys(newest)]
+
+
+def file_command(schedule: ScheduleRecord, command: str, *arguments: str, options: Sequence[str] = ()) -> str:
+    """A command about the file of a schedule, which goes to its folder first, where that is not the current one."""
+    go = go_to(schedule.folder)
+    source = format_source(schedule.source, schedule.folder if go else ".")
+    return add_options(f"{go}{shlex.join(['spanwise', *command.split(), source, *arguments])}", options)
 
 
 def acknowledge_commands(

@@ -28,6 +28,7 @@ class ScheduleRecord:
     timetable: Timetable
     since: datetime  #: ticks after this moment count
     source: str = ""  #: the file it was loaded from, `/path/file.py:name`
+    folder: str = ""  #: of the scheduler that loaded it: relative paths of its pipeline are of this folder
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled

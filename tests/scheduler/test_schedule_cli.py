@@ -214,6 +214,18 @@ def test_missed_lists_what_to_make_good_and_how(store, spanwise):
     assert entry["recover"] == f"spanwise backfill flow.py:flow --span {label}"
 
 
+def test_what_recovers_a_missed_tick_goes_to_the_folder_of_the_schedule(file, project, shell, tmp_path_factory):
+    """Pasted elsewhere, it would read the files and the settings of that folder; the root is the one that was asked."""
+    (project / "spanwise.toml").write_text("[params.flow]\nfail = true\n")
+    shell("schedule", "tick", file)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    root = project / ".spanwise"
+    (missed,) = json.loads(shell("schedule", "missed", "--json", "--root", str(root), cwd=elsewhere)[1])
+
+    assert missed["recover"].startswith(f"cd {project} && spanwise run often.py:")
+    assert missed["recover"].endswith(f" --root {root}")
+
+
 def test_a_run_by_hand_makes_good_what_was_missed(file, project, shell):
     """A complete run of that span, however it was started."""
     (project / "spanwise.toml").write_text("[params.flow]\nfail = true\n")

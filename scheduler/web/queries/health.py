@@ -8,13 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from spanwise.orchestrator.run import Run, State, Trigger
+from spanwise.orchestrator.run import Run, State, Trigger, go_to
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.ledger.holder import find_heard, listen
 from spanwise.scheduler.ledger.missed import list_missed
-from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, list_problems, read_status, recovery_command
+from spanwise.scheduler.ledger.schedule_status import (
+    ScheduleStatus,
+    file_command,
+    list_problems,
+    read_status,
+    recovery_command,
+)
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
@@ -104,7 +110,7 @@ def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
     if missed and all(record.tick.span is None for record in missed):
         return Remedy(command=recovery_command(missed[0], schedule), action="run", fields=(("file", source),))
     return Remedy(
-        command=shlex.join(["spanwise", "backfill", source, "--missed"]),
+        command=file_command(schedule, "backfill", "--missed"),
         action="backfill",
         fields=(("file", source), ("missed", "yes")),
     )
@@ -114,9 +120,9 @@ def _catch_up(status: ScheduleStatus) -> Remedy:
     """A scheduler, or for once what it would run; a model that is too old, although all ticks ran, is trained again."""
     source = status.schedule.source
     if status.overdue is not None:
-        start = shlex.join(["spanwise", "schedule", "start", source])
+        start = file_command(status.schedule, "schedule start")
         return Remedy(command=start, action="tick", fields=(("file", source),), label="Run what is due")
-    return Remedy(command=shlex.join(["spanwise", "run", source]), action="run", fields=(("file", source),))
+    return Remedy(command=file_command(status.schedule, "run"), action="run", fields=(("file", source),))
 
 
 def explain_failure(store: Store, run: Run) -> str:
@@ -131,7 +137,7 @@ def _find_remedy(run: Run) -> Remedy:
     """What continues a run; a push has nothing to continue, so its log says what to do."""
     if run.trigger is Trigger.PUSH:
         return Remedy(command=shlex.join(["spanwise", "logs", run.name]))
-    command = shlex.join(["spanwise", "resume", run.name])
+    command = f"{go_to(run.folder)}{shlex.join(['spanwise', 'resume', run.name])}"
     return Remedy(command=command, action="resume", fields=(("run", run.name),))
 
 
