@@ -312,11 +312,11 @@ def _plain(value: object) -> object:
 
 
 def _text(value: object) -> str:
-    """An object by its own text; one that has none by its class, and the numbers and texts in it."""
+    """An object by its own text; one that has none by its class and the numbers in it: texts may be secrets."""
     kind = type(value)
     if kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__:
         return strip_addresses(str(value))
-    given = (f"{n}={v!r}" for n, v in getattr(value, "__dict__", {}).items() if isinstance(v, int | float | str))
+    given = (f"{n}={v!r}" for n, v in getattr(value, "__dict__", {}).items() if isinstance(v, int | float))
     return f"{kind.__module__}:{kind.__qualname__}({', '.join(given)})"
 
 

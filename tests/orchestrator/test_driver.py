@@ -374,7 +374,7 @@ def test_parameters_are_recorded_as_json(value, text):
     [(["auc", Cost(alarm=3.0, costs=[1])], f'["auc", "{__name__}:Cost(alarm=3.0)"]'),
      (object(), '"builtins:object()"'),
      (partial(decide, 3), '"functools.partial(<function decide>, 3)"'),
-     ({(1, 2): Cost(alarm="loud")}, f'[[[1, 2], "{__name__}:Cost(alarm=\'loud\')"]]')],
+     ({(1, 2): Cost(alarm="a password")}, f'[[[1, 2], "{__name__}:Cost()"]]')],
 )  # fmt: skip
 def test_a_parameter_is_recorded_without_its_place_in_memory(value, text):
     """Two runs with the same objects have the same parameters on record, and other values in an object are seen."""
