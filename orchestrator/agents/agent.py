@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -234,6 +235,7 @@ def main(line: ControllerLine, place: str, parent: int) -> None:
             raise NodeFailed("it runs inside of a marked process, so that its own could not be found again")
         relocation = Relocation.choose(wanted, folder)
         with _ending_with(parent, folder):
+            sys.modules["__main__"] = types.ModuleType("__main__")  # classes of the sender's are not this program's
             pipeline = code_bundle.unpack(wanted.code, folder / "code")
         executor = LocalExecutor(pipeline, replace(_MOST, gpus=Machine.here().gpus))
     except SpanwiseError as error:

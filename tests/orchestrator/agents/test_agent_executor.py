@@ -154,6 +154,36 @@ def test_a_job_whose_agent_may_still_work_has_not_ended(engine, bench, monkeypat
     assert job.id in executor.running
 
 
+IN_MAIN = """\
+import sys
+from pathlib import Path
+from spanwise.orchestrator import Component, Output, Pipeline, Report
+from spanwise.orchestrator.agents.placed_executor import PlacedExecutor
+from tests.contract.executor_jobs import Bench, until_ended
+from tests.orchestrator.agents.test_agent_executor import HereEngine
+class Work(Component):
+    def run(self, tally: Output[Report]) -> None:
+        (tally.path / "x").touch()
+bench = Bench(Path(sys.argv[1]), Work(name="Work"))
+with PlacedExecutor(bench.pipeline, HereEngine(), root=bench.root, away=bench.pipeline.order) as executor:
+    executor.start(bench.job(prepared={}))
+    print(until_ended(executor).failure)
+"""
+
+
+def test_a_node_of_the_main_module_is_done_by_an_agent(tmp_path):
+    """As of a script or a notebook: the agent has a main module of its own, of which the class is not."""
+    script = tmp_path / "script.py"
+    script.write_text(IN_MAIN)
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], check=False, capture_output=True, text=True, env=os.environ | paths
+    )
+
+    assert done.stdout == "None\n", done.stderr
+
+
 HANGS = """\
 import sys, time
 if any("piped_agent" in word for word in sys.orig_argv):
