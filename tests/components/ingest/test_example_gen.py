@@ -391,7 +391,7 @@ def test_bad_rows_are_kept_when_asked_for(field):
     with_rejects, without = field.ingest(1, bad_rows="keep"), field.ingest(2, bad_rows="keep")
 
     rejects = only(with_rejects, "rejects")
-    assert rejects.properties == {"span": 1, "version": 1, "rows": 1}
+    assert rejects.properties == {"span": 1, "version": 1, "calendar": "number", "rows": 1}
     assert json.loads((rejects.path / "rejects.jsonl").read_text())["line"] == 3
     assert "rejects" not in without.outputs
 
