@@ -29,7 +29,7 @@ from spanwise.orchestrator.bindings import Bindings, noticed_bindings
 from spanwise.orchestrator.code_digest import PYTHON, annotation_text, names_file, outside_key
 from spanwise.orchestrator.digest import digest, digest_graph, encode_text, frame, hash_parts, lay_out, new_hash
 from spanwise.orchestrator.errors import Unfingerprintable
-from spanwise.orchestrator.value_digest import describe
+from spanwise.orchestrator.value_digest import describe, describe_record
 
 __all__ = [
     "Bindings",
@@ -51,9 +51,9 @@ __all__ = [
 def of_value(value: object, *, who: str = "the value") -> str:
     """The digest of a value by its content, the same in every process.
 
-    Dicts count without their order, sets by their elements' digests, instances by their class and state (or by the text
-    that their `__fingerprint__()` gives), arrays and tables by their bytes, paths by their text, functions and classes
-    as in `of_function` and `of_class`.
+    Dicts count in their order, which code may go by, sets by their elements' digests, instances by their class and
+    state (or by the text that their `__fingerprint__()` gives), arrays and tables by their bytes, paths by their text,
+    functions and classes as in `of_function` and `of_class`.
     Equal values of different types (1, 1.0, True) differ. `who` opens the message of an error.
 
     Raises:
@@ -75,7 +75,8 @@ def noticing_bindings() -> Iterator[Bindings]:
 
 def of_artifact(artifact: Artifact) -> str:
     """What of an artifact can change a result: its kind, files and properties, but not its location."""
-    return digest("artifact", artifact.kind, artifact.content, of_value(artifact.properties))
+    properties = digest_graph(artifact.properties, f"the properties of {artifact.name}", describe_record)
+    return digest("artifact", artifact.kind, artifact.content, hash_parts("value", [properties]).hex())
 
 
 def of_function(function: Callable[..., object], *, who: str | None = None) -> str:
@@ -114,12 +115,13 @@ def of_parameters(
 ) -> dict[str, str]:
     """The digest of each parameter of a component, and of each value that it prepared, as `of_value` gives it.
 
-    But what the names of functions and of their arguments count for is decided by the component and all parameters
-    together, since the component may pass arguments by name to a function among the parameters, or read its own.
+    What was prepared may come from records, so its dicts have no order. What the names of functions and of their
+    arguments count for is decided by the component and all parameters together, since the component may pass arguments
+    by name to a function among the parameters, or read its own.
     """
     given, found = (
-        {name: lay_out(value, f"parameter {name!r} of {who}", describe) for name, value in values.items()}
-        for values in (parameters, prepared)
+        {name: lay_out(value, f"parameter {name!r} of {who}", recipe) for name, value in values.items()}
+        for values, recipe in ((parameters, describe), (prepared, describe_record))
     )
     noticed = outside_key.get()
     if noticed is not None and not prepared:  # otherwise it may have read them

@@ -48,6 +48,21 @@ def describe(value: object) -> ValueNode:
     return _describe_container(value) or describe_code(value) or _describe_plain(value) or _instance(value)
 
 
+def describe_record(value: object) -> ValueNode:
+    """As `describe`, of what was read from records, whose dicts come in any order.
+
+    Raises:
+        NoRecipe: its content cannot be known.
+    """
+    node = describe(value)
+    node.ordered &= not _is_mapping(value)
+    return node
+
+
+def _is_mapping(value: object) -> bool:
+    return type(value) in {dict, types.MappingProxyType}
+
+
 def _describe_container(value: object) -> ValueNode | None:
     kind = type(value)
     if isinstance(value, list | tuple) and kind in {list, tuple}:
@@ -103,7 +118,7 @@ def _mapping(value: Mapping[object, object]) -> ValueNode:
         else:
             parts.append(ValueChild("", ValuePair(key, item)))
     texts = [each for pair in value.items() for each in pair if isinstance(each, str)]
-    return ValueNode("dict", parts, ordered=False, texts=texts)
+    return ValueNode("dict", parts, texts=texts)
 
 
 def _moment(value: date | time | timedelta) -> ValueNode:
