@@ -145,6 +145,7 @@ _MODULES = (
     "row_blocks.py",
     "statistics/weighted.py",
     "transform/divisors.py",
+    "transform/expression_tree.py",
     "transform/inner_nulls.py",
     "transform/preprocessing.py",
     "transform/trace.py",

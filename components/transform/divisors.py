@@ -6,13 +6,12 @@ constant where it is the same for all rows of a piece, as it is for a row that i
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from typing import cast
 
 from spanwise.components.deferred_polars import pl
-from spanwise.components.transform.inner_nulls import Json
+from spanwise.components.transform.expression_tree import Json, rewrite
 
 _MENTIONED = re.compile(r" / \(.*(?:when|coalesce)\(", re.DOTALL)
 
@@ -21,23 +20,17 @@ def spread_divisors(expression: pl.Expr) -> pl.Expr:
     """The expression, with each divisor that a condition chooses multiplied by a column of ones."""
     if not _MENTIONED.search(str(expression)):
         return expression
-    written = expression.meta.serialize(format="json")
-    return pl.Expr.deserialize(io.StringIO(json.dumps(_rewrite(json.loads(written)))), format="json")
+    return rewrite(expression, _spread)
 
 
-def _rewrite(node: Json) -> Json:
-    if isinstance(node, list):
-        return [_rewrite(each) for each in node]
-    if not isinstance(node, dict) or "Literal" in node:
-        return node
-    found = {key: _rewrite(value) for key, value in node.items()}
-    call = found.get("BinaryExpr")
+def _spread(node: dict[str, Json]) -> Json:
+    call = node.get("BinaryExpr")
     if isinstance(call, dict) and call["op"] == "TrueDivide" and _is_chosen(call["right"]):
         leaf = _find_leaf(call["right"])
         if leaf is not None:
             right: Json = {"op": "Multiply", "left": call["right"], "right": _make_ones(leaf)}
-            found["BinaryExpr"] = {**call, "right": {"BinaryExpr": right}}
-    return found
+            node["BinaryExpr"] = {**call, "right": {"BinaryExpr": right}}
+    return node
 
 
 def _is_chosen(node: Json) -> bool:

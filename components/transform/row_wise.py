@@ -14,8 +14,8 @@ from typing import cast
 import polars as pl
 
 from spanwise.components.transform.analyzers import PreprocessingError
+from spanwise.components.transform.expression_tree import Json
 from spanwise.components.transform.graph import evaluate, feature_label, type_of
-from spanwise.components.transform.inner_nulls import Json
 from spanwise.components.transform.trace import format_expression
 
 _AGGREGATIONS = frozenset({"Agg", "Len", "Over", "Rolling", "Slice", "Filter", "Sort", "SortBy", "Gather", "Explode"})
