@@ -142,7 +142,7 @@ def version_instead(store: Store, push: Push) -> VersionInstead | None:
     highest = highest_version(pushed.parent)
     if highest is None or highest.name == pushed.name:
         return None
-    return VersionInstead(place=highest, push=_find_push(store, _read_model(highest), highest))
+    return VersionInstead(place=highest, push=_find_push(store, read_record(highest, "model") or "", highest))
 
 
 def _find_push(store: Store, model: str, place: Path | ObjectUrl) -> Push | None:
@@ -151,12 +151,12 @@ def _find_push(store: Store, model: str, place: Path | ObjectUrl) -> Push | None
     return next((push for push in newest if push.destination == str(place)), None)
 
 
-def _read_model(version: Path) -> str:
-    """The name of the model in a version; empty where no Pusher has made it."""
+def read_record(version: Path, name: str) -> str | None:
+    """What the record of a version says, such as its `model`; None where no Pusher has made it."""
     try:
-        return str(json.loads((version / RECORD).read_text())["model"])
+        return str(json.loads((version / RECORD).read_text())[name])
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return None
 
 
 def highest_version(destination: Path) -> Path | None:

@@ -19,6 +19,7 @@ from spanwise.orchestrator import user_code
 from spanwise.orchestrator.artifact import Examples, InfraBlessing, Model
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.serving import RECORD
 from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class InfraValidator(Component):
         refuse_other_graph(self.name, examples, model, "model")
         served = attempt.scratch / "serving" / "1"
         shutil.copytree(model.path, served, symlinks=True)
-        (served / ".spanwise.json").write_text(json.dumps({"model": model.name}) + "\n")
+        (served / RECORD).write_text(json.dumps({"model": model.name}) + "\n")
         sample = _read_sample(examples, split, rows)
         pq.write_table(sample, attempt.scratch / "rows.parquet", write_page_checksum=True)
         began = time.monotonic()

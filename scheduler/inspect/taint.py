@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import shlex
 from collections import defaultdict
@@ -24,7 +23,7 @@ from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Run, Trigger, format_source
-from spanwise.orchestrator.serving import RECORD, PointedVersion, highest_version, read_pointed
+from spanwise.orchestrator.serving import PointedVersion, highest_version, read_pointed, read_record
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
@@ -302,7 +301,7 @@ class _ServedModels:
                 self._seen[destination] = highest_version(Path(destination))
             served = self._seen[destination]
             mine = str(push.properties.get("pushed_destination"))
-            return served is not None and (str(served) == mine or _content(served) == model.content)
+            return served is not None and (str(served) == mine or read_record(served, "content") == model.content)
         if push.properties.get("pushed_version") and Path(destination).is_absolute() and _is_gone(Path(destination)):
             return False
         last = self._newest(destination, push)
@@ -338,14 +337,6 @@ def _destination(push: Artifact) -> str:
     """The folder of versions that was pushed to."""
     where, version = str(push.properties.get("pushed_destination") or ""), push.properties.get("pushed_version")
     return where.removesuffix(f"/{version}") if version else where
-
-
-def _content(version: Path) -> str | None:
-    """The digest of the model in a version; None when Pusher has not written it."""
-    try:
-        return str(json.loads((version / RECORD).read_text())["content"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _in_newest_window(
