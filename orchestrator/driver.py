@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 import logging
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,7 +15,7 @@ from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact, Blessing, Model, is_readable_as
 from spanwise.orchestrator.beam_settings import unverified_part
 from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.code_digest import OutsideKey, outside_key, strip_addresses
+from spanwise.orchestrator.code_digest import OutsideKey, outside_key
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
@@ -24,6 +23,7 @@ from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import describe_way_round, recreate_command
+from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.run import Execution, Run, Trigger, quote_pipeline
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
@@ -101,7 +101,10 @@ def drive(
     if isinstance(node, Gate) and (decided := _follow_person(node, run, store, inputs)) is not None:
         return decided
     prepared = dict(node.prepare(run, lambda key: history_of(store, run, node[key])))
-    parameters = {n: encode_parameter(v) for n, v in {**node.parameters, **prepared}.items()}
+    parameters = {
+        **{n: encode_parameter(v) for n, v in node.parameters.items()},
+        **{n: encode_parameter(v, sort_keys=True) for n, v in prepared.items()},
+    }
     said = _find_decided(node, run, store, inputs)
     key, why_not = _key(node, run, inputs, prepared, said)
     earlier = store.find_cached(key.digest) if key is not None and cache else None
@@ -273,53 +276,6 @@ def is_on_disk(artifact: Artifact) -> bool:
     return sum(each.st_size for each in found if stat.S_ISREG(each.st_mode)) == artifact.size_bytes
 
 
-def encode_parameter(value: object) -> str:
-    """A parameter as the metadata stores it: JSON; functions and classes by name, dicts with odd keys as pairs.
-
-    Nothing in it says where an object is in memory: equal parameters are equal text in every run.
-    """
-    try:
-        return json.dumps(value, default=_plain, ensure_ascii=False, sort_keys=True)
-    except TypeError:  # JSON has no such keys, or they cannot be sorted
-        return json.dumps(_with_pairs(value), ensure_ascii=False, sort_keys=True)
-
-
-def _with_pairs(value: object) -> object:
-    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, Enum)):
-        return value
-    if isinstance(value, list | tuple):
-        return [_with_pairs(each) for each in value]
-    if not isinstance(value, Mapping):
-        return _with_pairs(_plain(value))
-    pairs = [(key, _with_pairs(each)) for key, each in value.items()]
-    if all(isinstance(key, str) for key, _ in pairs):
-        return dict(pairs)
-    return sorted(([_with_pairs(key), each] for key, each in pairs), key=encode_parameter)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.value
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}:{value.__qualname__}"
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: getattr(value, name) for name in value.__dataclass_fields__}
-    if isinstance(value, set | frozenset | tuple):
-        return sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
-    return _text(value)
-
-
-def _text(value: object) -> str:
-    """An object by its own text; one that has none by its class and the numbers in it: texts may be secrets."""
-    kind = type(value)
-    if kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__:
-        return strip_addresses(str(value))
-    given = (f"{n}={v!r}" for n, v in getattr(value, "__dict__", {}).items() if isinstance(v, int | float))
-    return f"{kind.__module__}:{kind.__qualname__}({', '.join(given)})"
-
-
 def _key(
     node: Component, run: Run, inputs: Artifacts, prepared: Mapping[str, object], decided: Mapping[str, str]
 ) -> tuple[CacheKey | None, str | None]:
@@ -380,17 +336,18 @@ def find_edits(node: Component, made: Execution) -> list[str]:
 
     Of a result that is never cached the code is not recorded. What `prepare` found is not compared.
     """
-    given = {n: v for n, v in node.parameters.items() if n not in node.hints}
-    try:
-        parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, {}).items()}
-        now, then = {"code": fingerprint.of_class(type(node)), **parts}, made.key_parts
-    except UsageError:  # it cannot be fingerprinted, so it was never cached
-        then = {}
-    if not then:
-        now = {f"parameter {n}": encode_parameter(v) for n, v in given.items()}
-        then = {f"parameter {n}": text for n, text in made.parameters.items()}
     others = {f"output {a.name.split('/')[2]}" for a in _find_other_kinds(node, made.outputs)}
-    return [*(name for name in now if now[name] != then.get(name)), *sorted(others)]
+    return [*_find_edited(node, made), *sorted(others)]
+
+
+def _find_edited(node: Component, made: Execution) -> list[str]:
+    if made.key_parts:
+        with contextlib.suppress(UsageError):  # it cannot be fingerprinted any more
+            parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, {}).items()}
+            now = {"code": fingerprint.of_class(type(node)), **parts}
+            return [name for name, part in now.items() if part != made.key_parts.get(name)]
+    now = {n: encode_parameter(v) for n, v in node.parameters.items() if n not in node.hints}
+    return [f"parameter {n}" for n, text in now.items() if not is_same_parameter(text, made.parameters.get(n))]
 
 
 def _refuse_empty(node: Component, inputs: Artifacts) -> None:

@@ -19,7 +19,6 @@ from spanwise.orchestrator.driver import (
     Artifacts,
     check_given,
     choose,
-    encode_parameter,
     find_edits,
     find_unreadable,
     format_choice,
@@ -27,6 +26,7 @@ from spanwise.orchestrator.driver import (
 )
 from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import History
+from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.span_resolver import SpanResolver
@@ -113,11 +113,14 @@ class NewestOutputs:
         made = find_supplied(self._store, supplied[node.name])
         run = self._store.run(made.pipeline, made.run)
         typed = (_typed(run) - _typed(self._run)) & run.parameters.keys() & self._run.parameters.keys()
-        values = {tuple(encode_parameter(of.parameters[name]) for of in (run, self._run)) for name in typed}
+        values = [tuple(encode_parameter(of.parameters[name]) for of in (run, self._run)) for name in typed]
         asked = {
             f"parameter {name}"
             for name, text in made.parameters.items()
-            if name in node.parameters and (text, encode_parameter(node.parameters[name])) in values
+            if name in node.parameters
+            and any(
+                is_same_parameter(text, then) and encode_parameter(node.parameters[name]) == now for then, now in values
+            )
         }
         unread = node.unread(run)
         others = [

@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Mapping
 
 from spanwise.orchestrator import ParameterError
-from spanwise.orchestrator.driver import encode_parameter
 from spanwise.orchestrator.history import History
+from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
+from spanwise.orchestrator.run import Execution
 
 _LOOK_BACK = 20  # runs, from the one that made the newest span
 
@@ -29,14 +30,18 @@ def refuse_swapped(past: History, source: Mapping[str, object]) -> None:
         return
     made = past.store.producer(past.published(newest)[-1])
     now = {name: encode_parameter(value) for name, value in source.items() if value is not None}
-    if all(made.parameters.get(name) == value for name, value in now.items()):
+    if _has(made, now):
         return
     for run in itertools.islice(past.store.runs(made.pipeline, before=made.run + 1), _LOOK_BACK):
         for other in past.store.executions(run):
-            if other.node != made.node and all(other.parameters.get(name) == value for name, value in now.items()):
+            if other.node != made.node and _has(other, now):
                 raise ParameterError(
                     f"{made.node} has the {' and the '.join(f'{name} {value}' for name, value in now.items())} now, "
                     f"which was that of {other.node} in run {run.number}. Its spans up to now are of another source, "
                     "and windows would mix them. Give the node a name that is not in use yet, so that its history "
                     "begins anew, or restore the names."
                 )
+
+
+def _has(execution: Execution, parameters: Mapping[str, str]) -> bool:
+    return all(is_same_parameter(execution.parameters.get(name), text) for name, text in parameters.items())

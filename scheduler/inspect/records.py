@@ -72,7 +72,7 @@ def describe_parameter(name: str, text: str, calendar: Calendar, *, whole: bool 
     if name == "span" and isinstance(value, int):
         return calendar.label(value)
     if whole:
-        return single_line(text)
+        return single_line(json.dumps(value, ensure_ascii=False))
     return shorten(single_line(json.dumps(_without_nulls(value), ensure_ascii=False)), _VALUE_WIDTH)
 
 

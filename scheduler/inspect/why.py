@@ -11,6 +11,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.generation import find_supplied
+from spanwise.orchestrator.parameter_record import is_same_parameter
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, as_document, format_time, run_calendar, single_line
@@ -114,11 +115,11 @@ def _is_recorded(execution: Execution) -> bool:
 
 
 def _recorded_difference(before: Execution, after: Execution) -> Iterator[str]:
-    for side, one, other in (
-        ("parameter", before.parameters, after.parameters),
-        ("input", _names(before), _names(after)),
-    ):
-        yield from (f"{side} {name}" for name in sorted({*one, *other}) if one.get(name) != other.get(name))
+    for name in sorted({*before.parameters, *after.parameters}):
+        if not is_same_parameter(before.parameters.get(name), after.parameters.get(name)):
+            yield f"parameter {name}"
+    one, other = _names(before), _names(after)
+    yield from (f"input {name}" for name in sorted({*one, *other}) if one.get(name) != other.get(name))
 
 
 def _names(execution: Execution) -> Mapping[str, tuple[str, ...]]:
@@ -141,7 +142,7 @@ def _describe_change(part: str, before: Execution, after: Execution, calendar: C
 
 
 def _parameter_change(name: str, before: str | None, after: str | None, calendars: Sequence[Calendar]) -> KeyChange:
-    if before != after:
+    if not is_same_parameter(before, after):
         texts = [
             None if text is None else records.describe_parameter(name, text, calendar)
             for text, calendar in zip((before, after), calendars, strict=True)
