@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -61,9 +62,13 @@ def pytest_make_parametrize_id(val):
     return "bytes" if isinstance(val, bytes) and len(val) > 20 else None
 
 
-def pytest_configure():
-    """Worker processes share the servers of warm commands with the process that starts them."""
+def pytest_configure(config):
+    """Worker processes share the servers of warm commands with the process that starts them.
+
+    What is in one folder is named in a row: pytest 9.1 loses the fixtures of a folder that it comes back to.
+    """
     warm.session()
+    config.args.sort(key=Path)
 
 
 @pytest.hookimpl(tryfirst=True)

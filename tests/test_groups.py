@@ -39,3 +39,13 @@ def test_only_the_tests_that_failed_are_run_again(tmp_path):
 
     assert run("-n", "2", "--dist", "loadgroup") == "1 failed, 1 passed"
     assert run("--last-failed", "--last-failed-no-failures=none") == "1 failed"
+
+
+def test_folders_keep_their_fixtures_in_whatever_order_they_are_named():
+    """Also where another folder is named between two that are in one."""
+    named = ["tests/scheduler/run/test_edited.py", "tests/test_groups.py", "tests/scheduler/client/test_client.py"]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "--setup-plan", *named]
+
+    planned = subprocess.run(command, check=False, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True)
+
+    assert planned.returncode == 0, planned.stdout[-2000:]
