@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, format_versions
+from spanwise.orchestrator.code_digest import strip_addresses
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.errors import DamagedArtifact
 from spanwise.orchestrator.pipeline import Pipeline
@@ -318,7 +319,7 @@ def format_pipeline(pipeline: Pipeline, parameters: Mapping[str, object], *, who
 
     `whole` adds inputs that are not connected and parameters left at their defaults.
     """
-    arguments = f" ({', '.join(f'{n}={v!r}' for n, v in parameters.items())})" if parameters else ""
+    arguments = f" ({', '.join(f'{n}={format_value(v)}' for n, v in parameters.items())})" if parameters else ""
     lines = [f"{pipeline.name}: {len(pipeline.nodes)} nodes{arguments}"]
     for number, node in enumerate(pipeline, 1):
         lines.append(f"{number:>3}  {node.name}" + ("" if type(node).__name__ == node.name else f" ({_class(node)})"))
@@ -366,10 +367,10 @@ def _promise(channel: Channel) -> str:
 
 
 def format_value(value: object) -> str:
-    """A parameter's value; functions and classes by name."""
+    """A parameter's value; functions and classes by name, other objects without where they are in memory."""
     if isinstance(value, type):
         return format_annotation(value)
-    return getattr(value, "__name__", None) or repr(value)
+    return getattr(value, "__name__", None) or strip_addresses(repr(value))
 
 
 def format_value_briefly(value: object) -> str:

@@ -1,6 +1,7 @@
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -204,6 +205,26 @@ def test_a_pipeline_shows_what_its_author_said() -> None:
         "       takes  limits = {'auc': Limit(low=0.5, high=None)}",
         "       takes  size = 3",
     ]
+
+
+class Costs:
+    """An object without a text of its own."""
+
+
+@component
+def given_any(report: Output[Report], value: object) -> None: ...
+
+
+def test_a_pipeline_shows_no_addresses_in_memory() -> None:
+    """They differ each time, and say nothing: the same pipeline reads the same."""
+    given = {"costs": Costs(), "all": [Costs()], "chosen": partial(len, Costs())}
+    made = Pipeline("p", [given_any(name=name, value=value) for name, value in given.items()])
+
+    shown = [records.format_pipeline(made, given, whole=whole) for whole in (False, True)]
+    document = json.dumps(records.pipeline_document(made, given))
+
+    assert [text for text in [*shown, document] if "0x" in text] == []
+    assert "costs=<tests.scheduler.inspect.test_records.Costs object>" in shown[0]
 
 
 def test_properties_of_a_document_are_in_the_order_of_their_names() -> None:
