@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -67,7 +67,7 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
     for row, value in enumerate(found):
         if value is None or value != value:  # noqa: PLR0124  NaN
             continue
-        if value not in places:
+        if not isinstance(value, Hashable) or value not in places:
             raise ParameterError(f"the label {value!r} is not one of the classes: {', '.join(map(repr, names))}.")
         indices[row] = places[value]
     return indices

@@ -69,6 +69,18 @@ def test_what_a_masked_array_masks_is_missing():
     assert predictions.columns({"p": pairs}, 2, "")["p"].to_pylist() == [[1, None], [3, 4]]
 
 
+@pytest.mark.parametrize(
+    "values", [[["a"], ["b"]], [{"x": 1}, None], np.array([["a"], ["b"]])], ids=["list", "struct", "array"]
+)
+def test_a_label_of_several_values_is_no_class(values):
+    """Of a column or of a function: the message shows the first."""
+    label = "y" if isinstance(values, list) else lambda _: values
+    table = pa.table({"y": values if isinstance(values, list) else [1, 2]})
+
+    with pytest.raises(ParameterError, match=r"the label [\[{].* is not one of the classes"):
+        predictions.classes(label, table, ["a", "b"])
+
+
 @pytest.mark.parametrize("values", [[5, None, 7], ["1", None, "0"], [0.5, None, 0.25]], ids=["int", "text", "float"])
 def test_a_missing_value_of_a_dictionary_is_missing(values):
     """Of a column of categories that pandas has made; pyarrow would read another category there."""
