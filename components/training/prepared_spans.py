@@ -143,8 +143,8 @@ def _verify(folder: str, content: str, name: str) -> None:
     """Compares the files with what was published, once in a process."""
     if fingerprint.of_tree(folder).digest != content:
         raise UnreadableInput(
-            f"{folder}: the files are not those that were published as {name}, so they cannot be prepared. "
-            f"Create them again:  spanwise run … --to {name.split('/')[1]} --no-cache"
+            f"{folder}: the files are not those that were published as {name}, so they cannot be prepared. They have "
+            "changed since the node was started: run it again, and it prints the command that creates them again."
         )
 
 

@@ -322,6 +322,27 @@ def test_a_snapshot_is_not_served_for_examples_that_are_gone(trial):
     assert "are missing or damaged" in refused.error
 
 
+def damaging(task: TrainerTask) -> None:
+    """Reads examples that are damaged while it runs."""
+    part = task.examples[0].path / "Split-train" / "part-00000.parquet"
+    part.chmod(0o644)
+    part.write_bytes(part.read_bytes().replace((100).to_bytes(8, "little"), (107).to_bytes(8, "little")))
+    two_epochs(task)
+
+
+def test_what_is_printed_of_damaged_examples_can_be_pasted(trial):
+    """The node that prepares them does not know how they are made; run again, it prints the command."""
+    lake = Lake(rows=ROWS, splits=["train"])
+    flow = Pipeline("p", [lake, Trainer(examples=lake["examples"], run_fn=damaging)])
+
+    found = trial.run(flow)["Trainer"]
+    again = trial.run(flow, RunRequest(selection=flow.select(first=["Trainer"])))["Trainer"]
+
+    assert "run it again, and it prints the command" in found.error
+    assert "spanwise run" not in found.error
+    assert "create them again:\n  spanwise run p.py --span 1 --to Lake --no-cache" in again.error
+
+
 def test_no_snapshot_is_made_of_damaged_examples(tmp_path):
     """It would stand for the content that was published, long after the examples were mended."""
     examples = window(tmp_path, pa.table({"x": [1, 2]}))
