@@ -64,15 +64,23 @@ def machine() -> str:
     return f"{socket.gethostname()}/{boot}/{namespace}"
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process on this machine has this id, which may be another one than had it once."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
+
+
 def is_alive(who: Identity) -> bool | None:
     """Whether the process is alive; None if it is on another machine."""
     if who.machine != machine():
         return None
     if not LINUX:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(who.pid, 0)
-            return True
-        return False
+        return is_running(who.pid)
     found = _stat(who.pid)
     return found.started == who.started and found.lives
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from spanwise.orchestrator import durable
+from spanwise.orchestrator import durable, process
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.eviction import MOST_BYTES
 from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
@@ -150,7 +150,7 @@ class LocalCopies:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for draft in self.folder.glob(".draft-*"):
             pid = draft.name.split("-")[1]
-            if pid.isdigit() and not _lives(int(pid)):
+            if pid.isdigit() and not process.is_running(int(pid)):
                 shutil.rmtree(draft, ignore_errors=True)
         self.evict()
 
@@ -191,16 +191,6 @@ def _digest_file(copy: Path) -> Path:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
 
 
 def _remove(home: Path) -> None:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from spanwise.orchestrator import process
 from spanwise.orchestrator.storage.use_lock import UseLock
 
 log = logging.getLogger("spanwise.storage")
@@ -115,15 +116,5 @@ def _sweep(aside: Path) -> None:
         pid = left.name.split("-")[0]
         with contextlib.suppress(OSError):
             old = time.time() - left.stat().st_mtime > _OLD_S  # ids mean nothing to another container
-            if old and pid.isdigit() and not _lives(int(pid)):
+            if old and pid.isdigit() and not process.is_running(int(pid)):
                 shutil.rmtree(left, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
