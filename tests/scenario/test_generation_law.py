@@ -6,8 +6,6 @@ after each step. A part that is refused has to be one for which no earlier run h
 """
 
 import random
-from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -17,28 +15,17 @@ from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 from spanwise.resolvers import RollingWindow
 from spanwise.scheduler.run.resume import resume_request
+from tests.scenario.random_life import Ingest, list_window, read_text, take_step
 
 SEEDS = range(8)
 STEPS = 14
 SPANS = 3
 
 
-class Ingest(Component):
-    prepared: ClassVar = ("span", "version", "text")
-
-    def prepare(self, run, history):
-        version, text = Path(self.parameters["lake"], str(run.span)).read_text().split()
-        return {"span": run.span, "version": int(version), "text": text}
-
-    def run(self, examples: Output[Examples], lake: str, span: int, version: int, text: str) -> None:
-        examples.span, examples.version, examples.split_names = span, version, ["train"]
-        (examples.path / "rows").write_text(f"{span} v{version} {text}")
-
-
 class Clean(Component):
     def run(self, examples: Input[Examples], clean: Output[Examples], factor: int) -> None:
         clean.span, clean.version, clean.split_names = examples.span, examples.version, examples.split_names
-        (clean.path / "rows").write_text(f"{(examples.path / 'rows').read_text()} x{factor}")
+        (clean.path / "text").write_text(f"{read_text(examples)}x{factor}")
 
 
 class Learn(Component):
@@ -75,14 +62,11 @@ class Life:
     @property
     def window(self):
         """What a window has to read now; None where a span is missing."""
-        last = max(self.given, default=1)
-        wanted = [span for span in (last - 1, last) if span >= 1]
-        return [self.given[s] for s in wanted] if all(s in self.given for s in wanted) else None
+        return list_window(self.given)
 
     def step(self):
-        kinds = {self.arrive: 3, self.whole: 2, self.ingest: 3, self.learn: 4, self.choose: 1, self.resume: 2}
-        (kind,) = self.draw.choices(list(kinds), list(kinds.values()))
-        kind()
+        weights = {self.arrive: 3, self.whole: 2, self.ingest: 3, self.learn: 4, self.choose: 1, self.resume: 2}
+        take_step(self.draw, weights)
 
     def arrive(self):
         self.write(self.draw.randint(1, SPANS))
@@ -106,7 +90,7 @@ class Life:
         self.log.append(f"run {span} {self.files[span]} x{factor} to {last} fails={fails}")
         ran = self.trial.run(asked, part)
         version, text = self.files[span]
-        self.given[span] = f"{span} v{version} {text} x{factor}"
+        self.given[span] = f"{span}v{version}{text}x{factor}"
         self.check(ran, fails=fails, may_lack=last is not None)
 
     def learn(self):
@@ -144,11 +128,11 @@ class Life:
         if window is not None and "Window" in ran.run.nodes:
             assert (window.state is State.CACHED) == (self.window is not None), self.log
         if window is not None and window.state.succeeded:
-            chosen = [(a.path / "rows").read_text() for a in window.outputs["clean"]]
+            chosen = [read_text(a) for a in window.outputs["clean"]]
             assert chosen == self.window, self.log
             self.windows.append(chosen)
         if (learned := ran.outcome.executions.get("Learn")) is not None and learned.state.succeeded:
-            read = [(a.path / "rows").read_text() for a in learned.inputs["examples"]]
+            read = [read_text(a) for a in learned.inputs["examples"]]
             assert read == self.window, self.log
         if ran.run.state is State.FAILED:
             self.failed.append(ran.run)

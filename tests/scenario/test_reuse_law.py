@@ -22,28 +22,17 @@ from spanwise.orchestrator.store import Address
 from spanwise.orchestrator.testing import Trial
 from spanwise.resolvers import RollingWindow
 from spanwise.scheduler.run.resume import resume_request
+from tests.scenario.random_life import Ingest, list_window, read_text, take_step
 
 SEEDS = range(int(os.environ.get("SPANWISE_TEST_REUSE", "8")))
 STEPS = 18
 SPANS = 4
 
 
-class Ingest(Component):
-    prepared: ClassVar = ("span", "version", "text")
-
-    def prepare(self, run, history):
-        version, text = Path(self.parameters["lake"], str(run.span)).read_text().split()
-        return {"span": run.span, "version": int(version), "text": text}
-
-    def run(self, examples: Output[Examples], lake: str, span: int, version: int, text: str) -> None:
-        examples.span, examples.version, examples.split_names = span, version, ["train"]
-        (examples.path / "text").write_text(f"{span}v{version}{text}")
-
-
 class Clean(Component):
     def run(self, examples: Input[Examples], clean: Output[Examples], counts: Output[Report], factor: int) -> None:
         clean.span, clean.version, clean.split_names = examples.span, examples.version, examples.split_names
-        (clean.path / "text").write_text(f"{read(examples)}x{factor}")
+        (clean.path / "text").write_text(f"{read_text(examples)}x{factor}")
         (counts.path / "text").write_text(f"count {factor}")
 
 
@@ -55,11 +44,7 @@ class Learn(Component):
     ) -> None:
         if Path(stop).exists():
             raise ValueError("as drawn")
-        (model.path / "text").write_text(f"{[read(e) for e in examples]} {read(counts)} d{depth}")
-
-
-def read(artifact):
-    return (artifact.path / "text").read_text()
+        (model.path / "text").write_text(f"{[read_text(e) for e in examples]} {read_text(counts)} d{depth}")
 
 
 class Life:
@@ -91,18 +76,14 @@ class Life:
 
     def window(self, as_of=None):
         """What a window has to read; None where a span is missing."""
-        newest = {span: text for at, span, text in self.given if as_of is None or at <= as_of}
-        last = max(newest, default=1)
-        wanted = [span for span in (last - 1, last) if span >= 1]
-        return [newest[s] for s in wanted] if all(s in newest for s in wanted) else None
+        return list_window({span: text for at, span, text in self.given if as_of is None or at <= as_of})
 
     def step(self):
-        kinds = {
+        weights = {
             self.correct: 3, self.edit: 3, self.whole: 4, self.ingest: 2, self.part: 5,
             self.fail: 2, self.resume: 3, self.replay: 4, self.damage: 3,
         }  # fmt: skip
-        (kind,) = self.draw.choices(list(kinds), list(kinds.values()))
-        kind()
+        take_step(self.draw, weights)
 
     def correct(self, span=None):
         span = span or self.draw.randint(1, SPANS)
@@ -181,7 +162,7 @@ class Life:
     def text_of(self, artifact):
         """What an artifact held when it was published."""
         if artifact.id not in self.texts:
-            self.texts[artifact.id] = read(artifact)
+            self.texts[artifact.id] = read_text(artifact)
         return self.texts[artifact.id]
 
     def check(self, outcome):
@@ -212,7 +193,7 @@ class Life:
             assert made["Learn", "model"] == [f"{read['Learn', 'examples']} {counts} d{self.depth}"], self.log
         for execution in done.values():
             for artifact in (a for found in execution.outputs.values() for a in found):
-                assert execution.node == "Window" or (artifact.path / "text").read_text() == self.texts[artifact.id]
+                assert execution.node == "Window" or read_text(artifact) == self.texts[artifact.id]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
