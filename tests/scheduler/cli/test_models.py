@@ -8,64 +8,32 @@ import pytest
 
 from spanwise.orchestrator.storage import open_bucket, parse_url
 from tests.contract.object_storage import serve
-from tests.scheduler.conftest import Command, run_warm
+from tests.scheduler.cli.rides import PARTS, find_served, train_models
+from tests.scheduler.conftest import Command
 
-PIPELINE = """
-import json
-from spanwise import Champion, Component, Evaluator, Examples, Input, Output, Pipeline, Pusher, Report, Threshold, Trainer
-import pyarrow as pa, pyarrow.parquet as pq
-
-class Rows(Component):
-    def run(self, examples: Output[Examples]) -> None:
-        examples.span, examples.split_names = 1, ["train", "eval"]
-        for split in examples.split_names:
-            examples.split(split).mkdir()
-            pq.write_table(pa.table({"y": [0.0]}), examples.split(split) / "part-0.parquet")
-
-def train(task):
-    (task.model_dir / "k").write_text(str(task.parameters["k"]))
-
-def predict(model, table):
-    return [float((model / "k").read_text())] * len(table)
-
+PIPELINE = (
+    PARTS
+    + """
 def rides(k: int = 1, most: float = 5.0, serving: str = "serving") -> Pipeline:
     rows = Rows()
     trainer = Trainer(examples=rows["examples"], run_fn=train, parameters={"k": k})
     champion = Champion(trainer["model"])
-    evaluator = Evaluator(
-        examples=rows["examples"], model=trainer["model"], baseline=champion["model"], label="y", predict_fn=predict,
-        metrics=("mae",), thresholds={"mae": Threshold(at_most=most)}, replicates=0,
-    )
+    evaluator = measure(trainer["model"], most, examples=rows["examples"], baseline=champion["model"])
     pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=serving)
     return Pipeline("rides", [rows, trainer, champion, evaluator, pusher])
 """
+)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three models: the first two serve one after the other, the third is refused."""
-    folder = tmp_path_factory.mktemp("trained") / "rides"
-    folder.mkdir()
-    (folder / "rides.py").write_text(PIPELINE)
-    for k in (1, 2, 9):
-        done = run_warm("run", "rides.py", "--param", f"k={k}", cwd=folder, reads_data=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return Path(shutil.copytree(folder, folder.with_name("kept"), symlinks=True))
-
-
-@pytest.fixture
-def rides(trained: Path, spanwise: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The three models, as they were, and where they were: the last push has recorded its destination."""
-    folder = trained.with_name("rides")
-    shutil.rmtree(folder)
-    monkeypatch.chdir(shutil.copytree(trained, folder, symlinks=True))
-    return spanwise
+    return train_models(tmp_path_factory.mktemp("trained"), PIPELINE, (1, 2, 9))
 
 
 def served() -> str:
     """The `k` of the model with the highest version."""
-    versions = [path for path in Path("serving").iterdir() if path.name.isdigit()]
-    return (max(versions, key=lambda path: int(path.name)) / "k").read_text()
+    return (find_served() / "k").read_text()
 
 
 def test_a_rollback_serves_an_earlier_model_and_compares_with_it(rides: Command) -> None:

@@ -4,41 +4,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.scheduler.cli.rides import PARTS
 from tests.scheduler.conftest import Command, run_warm
 
-PIPELINE = """
-from pathlib import Path
-from spanwise import Component, Evaluator, Examples, InfraValidator, Output, Pipeline, Pusher, Threshold, Trainer
-import pyarrow as pa, pyarrow.parquet as pq
-
-class Rows(Component):
-    def run(self, examples: Output[Examples]) -> None:
-        examples.span, examples.split_names = 1, ["train", "eval"]
-        for split in examples.split_names:
-            examples.split(split).mkdir()
-            pq.write_table(pa.table({"y": [0.0]}), examples.split(split) / "part-0.parquet")
-
-def train(task):
-    (task.model_dir / "k").write_text(str(task.parameters["k"]))
-
-def predict(model, table):
+PIPELINE = (
+    PARTS
+    + """
+def fail_at_home(model, table):
     if Path.cwd().name == "home":  # the folder of the fresh process
         raise RuntimeError("no module named 'torch'")
-    return [float((model / "k").read_text())] * len(table)
+    return predict(model, table)
 
 def rides(k: int = 1) -> Pipeline:
     rows = Rows()
     trainer = Trainer(examples=rows["examples"], run_fn=train, parameters={"k": k})
-    evaluator = Evaluator(
-        examples=rows["examples"], model=trainer["model"], label="y", predict_fn=predict,
-        metrics=("mae",), thresholds={"mae": Threshold(at_most=5.0)}, replicates=0,
-    )
-    infra = InfraValidator(examples=rows["examples"], model=trainer["model"], predict_fn=predict)
+    evaluator = measure(trainer["model"], examples=rows["examples"])
+    infra = InfraValidator(examples=rows["examples"], model=trainer["model"], predict_fn=fail_at_home)
     pusher = Pusher(
         model=trainer["model"], blessing=evaluator["blessing"], infra_blessing=infra["blessing"], destination="serving"
     )
     return Pipeline("rides", [rows, trainer, evaluator, infra, pusher])
 """
+)
 
 
 def test_a_model_that_could_not_be_served_is_pushed_only_once_a_person_has_blessed_it(

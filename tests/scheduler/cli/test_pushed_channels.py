@@ -1,76 +1,42 @@
 """push and unbless where a pipeline has models that its Pusher does not read: exports serve, not what they are made of."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.scheduler.conftest import Command, run_warm
+from tests.scheduler.cli.rides import PARTS, find_served, train_models
+from tests.scheduler.conftest import Command
 
-PIPELINE = """
-from spanwise import Component, Evaluator, Examples, Input, Model, Output, Pipeline, Pusher, Threshold, Trainer
-import pyarrow as pa, pyarrow.parquet as pq
-
-class Rows(Component):
-    def run(self, examples: Output[Examples]) -> None:
-        examples.span, examples.split_names = 1, ["train", "eval"]
-        for split in examples.split_names:
-            examples.split(split).mkdir()
-            pq.write_table(pa.table({"y": [0.0]}), examples.split(split) / "part-0.parquet")
-
+PIPELINE = (
+    PARTS
+    + """
 class Export(Component):
     def run(self, model: Input[Model], exported: Output[Model]) -> None:
         (exported.path / "exported").write_text((model.path / "k").read_text())
-
-def train(task):
-    (task.model_dir / "k").write_text(str(task.parameters["k"]))
-
-def predict(model, table):
-    return [float((model / "k").read_text())] * len(table)
 
 def rides(k: int = 1) -> Pipeline:
     rows = Rows()
     trainer = Trainer(examples=rows["examples"], run_fn=train, parameters={"k": k})
     other = Trainer(name="Other", examples=rows["examples"], run_fn=train, parameters={"k": -k})
     evaluator, of_other = (
-        Evaluator(
-            name=f"Of{each.name}", examples=rows["examples"], model=each["model"], label="y", predict_fn=predict,
-            metrics=("mae",), thresholds={"mae": Threshold(at_most=5.0)}, replicates=0,
-        )
-        for each in (trainer, other)
+        measure(each["model"], examples=rows["examples"], name=f"Of{each.name}") for each in (trainer, other)
     )
     export = Export(model=trainer["model"])
     pusher = Pusher(model=export["exported"], blessing=evaluator["blessing"], destination="serving")
     return Pipeline("rides", [rows, trainer, other, evaluator, of_other, export, pusher])
 """
+)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models of each Trainer; what was exported of one Trainer's was pushed."""
-    folder = tmp_path_factory.mktemp("exported") / "rides"
-    folder.mkdir()
-    (folder / "rides.py").write_text(PIPELINE)
-    for k in (1, 2):
-        done = run_warm("run", "rides.py", "--param", f"k={k}", cwd=folder, reads_data=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return Path(shutil.copytree(folder, folder.with_name("kept"), symlinks=True))
-
-
-@pytest.fixture
-def rides(trained: Path, spanwise: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The models, as they were, and where they were."""
-    folder = trained.with_name("rides")
-    shutil.rmtree(folder)
-    monkeypatch.chdir(shutil.copytree(trained, folder, symlinks=True))
-    return spanwise
+    return train_models(tmp_path_factory.mktemp("exported"), PIPELINE, (1, 2))
 
 
 def served() -> dict[str, str]:
     """The files of the highest version."""
-    versions = [path for path in Path("serving").iterdir() if path.name.isdigit()]
-    newest = max(versions, key=lambda path: int(path.name))
-    return {path.name: path.read_text() for path in newest.iterdir() if not path.name.startswith(".")}
+    return {path.name: path.read_text() for path in find_served().iterdir() if not path.name.startswith(".")}
 
 
 def test_the_champion_of_a_pipeline_is_of_the_channel_that_its_pusher_reads(rides: Command) -> None:
