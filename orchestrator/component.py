@@ -44,6 +44,11 @@ class Channel:
         return f"{self.node}[{self.key!r}]"
 
 
+def published_channel(channel: Channel) -> Channel:
+    """The channel that its artifacts are published on: of a resolver, the one that it chooses from."""
+    return channel.producer.sources[channel.key] if isinstance(channel.producer, Resolver) else channel
+
+
 def past(node: str, key: str, kind: type[Artifact]) -> Channel:
     """A channel of what earlier runs published under `key` of `node`, for a resolver to choose from.
 

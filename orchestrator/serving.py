@@ -60,6 +60,10 @@ def pushes(store: Store, channel: str, *, as_of: datetime | None = None) -> Iter
             yield push
 
 
+def _last_push(store: Store, channel: str, node: str) -> Push | None:
+    return next((push for push in pushes(store, channel) if push.node == node), None)
+
+
 def newest_push(store: Store, pusher: Address) -> Push | None:
     """The last push of a Pusher, by the address of its output; None where it has pushed none.
 
@@ -69,7 +73,7 @@ def newest_push(store: Store, pusher: Address) -> Push | None:
     for artifact in itertools.islice(store.newest(pusher), _OUTPUTS):  # the models may have been of other nodes before
         model = artifact.properties.get("model")
         if isinstance(model, str) and (channel := channel_of(model)) not in found:
-            found[channel] = next((push for push in pushes(store, channel) if push.node == pusher.node), None)
+            found[channel] = _last_push(store, channel, pusher.node)
         if artifact.properties.get("pushed"):
             break
     by_time = {push.created: push for push in found.values() if push is not None and push.created is not None}
@@ -85,7 +89,7 @@ def last_pushes(store: Store, pipeline: str) -> list[Push]:
             if artifact.kind == PushedModel.kind and isinstance(model, str):
                 key = channel_of(model), artifact.name.split("/")[1]
                 if key not in found:
-                    found[key] = next((push for push in pushes(store, key[0]) if push.node == key[1]), None)
+                    found[key] = _last_push(store, *key)
     return [push for push in found.values() if push is not None]
 
 
@@ -179,7 +183,7 @@ def claim_pushes(store: Store, execution: Execution, outputs: Iterable[Artifact]
         destination = str(artifact.properties.get("pushed_destination") or "")
         for name in (model, *_find_origins(store, model)):
             channel = channel_of(name)
-            last = next((push for push in pushes(store, channel) if push.node == execution.node), None)
+            last = _last_push(store, channel, execution.node)
             if last is not None and (last.model, last.destination) == (name, destination):
                 continue
             before[channel] += 1

@@ -23,8 +23,6 @@ Ids: TypeAlias = NDArray[np.uint64]
 Counts: TypeAlias = NDArray[np.uint8]
 ResampleMethod: TypeAlias = Literal["bootstrap", "jackknife"]
 
-CONFIDENCE = 0.95
-
 LANES = 4
 """Replicates whose weights are drawn from one hash of a row, 16 bits each."""
 

@@ -12,7 +12,7 @@ from spanwise.components.training.elastic.job import ElasticJob
 from spanwise.components.training.trainer_task import ExamplesWindow, TrainerTask
 from spanwise.orchestrator.artifact import Examples, Model, TransformGraph
 from spanwise.orchestrator.calendar import Calendar, format_versions
-from spanwise.orchestrator.component import Channel, Component, Resolver
+from spanwise.orchestrator.component import Channel, Component, published_channel
 from spanwise.orchestrator.errors import NodeFailed, PipelineError, UnreadableInput
 from spanwise.orchestrator.replica import Gang
 from spanwise.orchestrator.run import Run
@@ -173,7 +173,7 @@ class Trainer(Component):
 def _refuse_without_graph(node: str, channels: Sequence[Channel]) -> None:
     """Refuses the features of a Transform without its graph: the model could not be served."""
     for channel in channels:
-        source = channel.producer.sources[channel.key] if isinstance(channel.producer, Resolver) else channel
+        source = published_channel(channel)
         outputs = source.producer.outputs.items() if source.producer is not None else ()
         key = next((key for key, output in outputs if output.kind is TransformGraph), None)
         if key is not None:

@@ -90,7 +90,6 @@ class Knob:
     value: int
     minimum: int
     maximum: int
-    cost_bytes: int = 0  #: memory that one more of it takes; 0 if not known yet
 
 
 def block_knob(rows: int) -> Knob:

@@ -9,7 +9,7 @@ from pathlib import Path
 from spanwise.orchestrator import lease
 from spanwise.orchestrator.artifact import Artifact, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.collection import COLLECTED
-from spanwise.orchestrator.component import Channel, Component, Node, Resolver
+from spanwise.orchestrator.component import Channel, Component, Node, published_channel
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.pipeline import Pipeline
@@ -52,26 +52,32 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
         UsageError: it is no model, or that of a replay, or one to bless whose files were collected; or no reason is
             given.
     """
-    _refuse_others(store, model, because)
+    _refuse_without_reason(because)
+    _refuse_others(store, model)
     if given:
         _refuse_collected(store, model, "blessed")
     verdict = Verdict(mark="blessed", artifact=model.name, given=given, by=user_name(), because=because)
     append_personal(store, verdict, model)
     # A collection that looked for verdicts before this one was given has released its lease by then.
     lease.current_after_collection(store, channel_of(model.name).split("/")[0], clock or lease.Clock())
-    champion = find_champion(store, model.name)
-    lost = champion is not None and is_marked(store, COLLECTED, champion)
+    champion = _find_champion(store, _address_of(model))
     serving = next((each for each in (*_made_of(store, model), model) if _serves(store, each)), None)
-    instead = None if serving is None else find_champion(store, serving.name)
-    if instead is not None and is_marked(store, COLLECTED, instead):
-        instead = None
-    return Decision(verdict, champion, lost, serving, instead)
+    instead = None if serving is None else _find_champion(store, _address_of(serving))
+    return Decision(
+        verdict, champion, _is_collected(store, champion), serving, None if _is_collected(store, instead) else instead
+    )
 
 
-def find_champion(store: Store, model: str) -> Artifact | None:
-    """The champion among the models of the channel that this model is of."""
-    address = Address(*channel_of(model).split("/"))
+def _find_champion(store: Store, address: Address) -> Artifact | None:
     return History(store, address, Model, Run(pipeline=address.pipeline)).champion()
+
+
+def _is_collected(store: Store, model: Artifact | None) -> bool:
+    return model is not None and is_marked(store, COLLECTED, model)
+
+
+def _address_of(model: Artifact) -> Address:
+    return Address(*channel_of(model.name).split("/"))
 
 
 def _serves(store: Store, model: Artifact) -> bool:
@@ -96,17 +102,17 @@ def push(
         UsageError: there is no such model or Pusher, or the model is not blessed; nothing was started.
         Held: another run holds the pipeline.
     """
+    _refuse_without_reason(because)
     with root.open_for_reading(settings) as store:
         pipeline, model = _find_named(store, reference, settings)
         if model is not None:
-            _refuse_others(store, model, because)
+            _refuse_others(store, model)
         newest = newest_from_file(store, pipeline)
         _refuse_elsewhere(store, newest, model, node, settings, because)
         loaded = reload_pipeline(newest, settings)
         pusher, channel = _find_pusher(store, loaded.pipeline, model, node)
         if model is None:
-            model = _find_champion_of(store, loaded.pipeline, channel)
-            _refuse_others(store, model, because)
+            model = _champion_to_push(store, loaded.pipeline, channel)
         _refuse_collected(store, model, "pushed")
         _refuse_unblessed(store, model)
         _refuse_unservable(store, loaded.pipeline.nodes[pusher], model)
@@ -131,11 +137,10 @@ def _find_named(store: Store, reference: str, settings: Settings) -> tuple[str, 
     return pipeline, None
 
 
-def _find_champion_of(store: Store, pipeline: Pipeline, channel: Channel) -> Artifact:
+def _champion_to_push(store: Store, pipeline: Pipeline, channel: Channel) -> Artifact:
     """The champion among the models that a Pusher reads."""
-    source = _source_of(channel)
-    address = Address(pipeline.name, source.node, source.key)
-    champion = History(store, address, Model, Run(pipeline=pipeline.name)).champion()
+    source = published_channel(channel)
+    champion = _find_champion(store, Address(pipeline.name, source.node, source.key))
     if champion is None:
         raise UsageError(
             f"{pipeline.name!r} has no champion to push. List its models: spanwise artifacts {pipeline.name} "
@@ -144,9 +149,13 @@ def _find_champion_of(store: Store, pipeline: Pipeline, channel: Channel) -> Art
     return champion
 
 
-def _refuse_others(store: Store, model: Artifact, because: str) -> None:
+def _refuse_without_reason(because: str) -> None:
     if not because.strip():
         raise UsageError("--because takes the reason, for whoever reads it in a year.")
+
+
+def _refuse_others(store: Store, model: Artifact) -> None:
+    """Refuses what is no model, and that of a replay."""
     if model.kind != Model.kind:
         raise UsageError(f"{model.name} is {model.kind}, not Model. List the models: spanwise artifacts --type Model")
     if store.producer(model).replay:
@@ -157,7 +166,7 @@ def _refuse_others(store: Store, model: Artifact, because: str) -> None:
 
 
 def _refuse_collected(store: Store, model: Artifact, verb: str) -> None:
-    if is_marked(store, COLLECTED, model):
+    if _is_collected(store, model):
         pipeline = channel_of(model.name).split("/")[0]
         raise UsageError(
             f"{model.name} was garbage-collected, so it cannot be {verb}. Choose another model:  "
@@ -237,34 +246,25 @@ def _find_pusher(store: Store, pipeline: Pipeline, model: Artifact | None, node:
 
 def _is_read(store: Store, pipeline: Pipeline, model: Artifact, channel: Channel) -> bool:
     """Whether a model is one of those on a channel: made by its node, or by one like it that is gone."""
-    source = _source_of(channel)
-    maker = Address(*channel_of(model.name).split("/"))
+    source, maker = published_channel(channel), _address_of(model)
     if maker.node in pipeline.nodes:
         return (maker.node, maker.key) == (source.node, source.key)
     return maker.key == source.key and store.producer(model).component == type(source.producer).__name__
 
 
-def _source_of(channel: Channel) -> Channel:
-    """The channel that the models are published on: of a resolver, the one that it chooses from."""
-    return channel.producer.sources[channel.key] if isinstance(channel.producer, Resolver) else channel
-
-
 def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel]) -> str:
     """Why these Pushers do not push a model of another channel, and the command that pushes what was made of it."""
-    sources = {name: _source_of(channel) for name, channel in pushers.items()}
+    maker = _address_of(model)
+    sources = {name: published_channel(channel) for name, channel in pushers.items()}
     pushed = " and ".join(f"{name} pushes {source!r}" for name, source in sources.items())
-    pipeline, node, key = channel_of(model.name).split("/")
-    made = [
-        each.name
-        for each in _made_of(store, model)
-        if tuple(channel_of(each.name).split("/")[1:]) in {(source.node, source.key) for source in sources.values()}
-    ]
+    read = {Address(maker.pipeline, source.node, source.key) for source in sources.values()}
+    made = [each.name for each in _made_of(store, model) if _address_of(each) in read]
     fix = (
         f"Push what was made of it:  spanwise push {made[0]} --because TEXT"
         if made
-        else f"List the models: spanwise artifacts {pipeline} --type Model"
+        else f"List the models: spanwise artifacts {maker.pipeline} --type Model"
     )
-    return f"{pushed}; {model.name} is of {node}[{key!r}], so it was not pushed. {fix}"
+    return f"{pushed}; {model.name} is of {maker.node}[{maker.key!r}], so it was not pushed. {fix}"
 
 
 def _refuse_elsewhere(
