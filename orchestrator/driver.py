@@ -21,7 +21,7 @@ from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
-from spanwise.orchestrator.history import History, span_of, version_key, version_of, versions_of
+from spanwise.orchestrator.history import History, identity_of, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import describe_way_round, recreate_command
 from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.run import Execution, Run, Trigger, quote_pipeline
@@ -260,7 +260,7 @@ def _decided_by_person(artifact: Artifact, run: Run, store: Store) -> Verdict | 
     address = Address(*artifact.name.split("/")[:3])
     as_of = run.as_of if run.replay else None  # a parallel run of a backfill sees no other run, but what people say
     before = versions_of(store, address, span_of(artifact), None, as_of=as_of)
-    same = [a for a in before if (version_of(a), a.content) == (version_of(artifact), artifact.content)]
+    same = [a for a in before if identity_of(a) == identity_of(artifact)]
     said = (find_standing(store, "accepted", a, as_of=as_of).personal for a in [artifact, *reversed(same)])
     return next((verdict for verdict in said if verdict is not None), None)
 

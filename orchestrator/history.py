@@ -134,10 +134,10 @@ class History:
         for address in self.origins:
             found = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
             visible = [a for a in found if self._is_visible(a)]
-            if len({_identity(a) for a in visible}) > 1:
+            if len({identity_of(a) for a in visible}) > 1:
                 made_from = self._made_from(artifact)
                 used = [a for a in visible if a.id in made_from]
-                if used and _identity(visible[-1]) not in {_identity(a) for a in used}:
+                if used and identity_of(visible[-1]) not in {identity_of(a) for a in used}:
                     return used[-1], visible[-1]
         return None
 
@@ -282,7 +282,8 @@ def version_of(artifact: Artifact) -> Version:
     return version if isinstance(version, int) else None
 
 
-def _identity(artifact: Artifact) -> tuple[Version, str]:
+def identity_of(artifact: Artifact) -> tuple[Version, str]:
+    """What says which data it is; the same published again, as when its files were gone, is no newer version."""
     return version_of(artifact), artifact.content
 
 

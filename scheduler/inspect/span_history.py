@@ -17,6 +17,7 @@ from typing import TypeVar
 from spanwise.orchestrator.artifact import Artifact, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.history import identity_of
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_span
 from spanwise.orchestrator.verdict import find_standings
@@ -208,7 +209,7 @@ class SpanHistory:
         learned = self.learned.get(span, ())
         if judged is SpanStatus.REFUSED if judged else run is not None and run.refused:
             return SpanStatus.TAINTED if any(a.name == entry.name for a in learned) else SpanStatus.REFUSED
-        if any(_identity(a) != (entry.version, entry.content) for a in learned):
+        if any(identity_of(a) != (entry.version, entry.content) for a in learned):
             return SpanStatus.TAINTED
         return SpanStatus.WAITING if span in self.waiting else SpanStatus.INGESTED
 
@@ -224,11 +225,6 @@ class SpanHistory:
             for span, artifact in judged.items()
             if standings[artifact.name].by_judge
         }
-
-
-def _identity(examples: Artifact) -> tuple[object, str]:
-    """What was learned; the same published again, as when its files were gone, is no newer version."""
-    return examples.properties.get("version"), examples.content
 
 
 def asked_span(run: Run, node: str, calendar: Calendar) -> int | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, StorageError, UsageError
-from spanwise.orchestrator.history import versions_of
+from spanwise.orchestrator.history import identity_of, versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Run, Trigger, format_source
@@ -219,12 +219,7 @@ def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
 
 def _superseded(versions: Sequence[Artifact]) -> list[Artifact]:
     """Those that are not current. The same version published again, as when its files were gone, supersedes nothing."""
-    newest = versions[-1]
-    return [a for a in versions if (a.properties.get("version"), a.content) != _identity(newest)]
-
-
-def _identity(artifact: Artifact) -> tuple[object, str]:
-    return artifact.properties.get("version"), artifact.content
+    return [a for a in versions if identity_of(a) != identity_of(versions[-1])]
 
 
 def number_of_version(artifact: Artifact) -> int:
