@@ -103,14 +103,18 @@ def serve_at(address: str) -> Iterator[str]:
 def _moto(address: str = "127.0.0.1") -> Iterator[dict[str, Any]]:
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
+    from werkzeug.serving import BaseWSGIServer
 
     server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    bucket = f"lake-{port}"  # moto knows the buckets of servers that have ended
-    request = urllib.request.Request(f"http://{host}:{port}/{bucket}", method="PUT")
-    request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=test/20130101/us-east-1/s3/aws4_request")
-    urllib.request.urlopen(request).close()
+    with pytest.MonkeyPatch.context() as patch:
+        soon = functools.partialmethod(BaseWSGIServer.serve_forever, poll_interval=0.02)  # how long it takes to end
+        patch.setattr(BaseWSGIServer, "serve_forever", soon)
+        server.start()
+        host, port = server.get_host_and_port()
+        bucket = f"lake-{port}"  # moto knows the buckets of servers that have ended
+        request = urllib.request.Request(f"http://{host}:{port}/{bucket}", method="PUT")
+        request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=test/20130101/us-east-1/s3/aws4_request")
+        urllib.request.urlopen(request).close()
     with pytest.MonkeyPatch.context() as patch:
         for name in ("put_object", "_key_response_post"):
             patch.setattr(S3Response, name, _one_at_a_time(getattr(S3Response, name)))

@@ -67,7 +67,7 @@ def few_lines():
     """The account of a server of a few lines."""
     handler = type("Handler", (Generations,), {"objects": {}})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     key = {"gcs_base_url": f"http://127.0.0.1:{server.server_address[1]}", "disable_oauth": True}
     unused = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     yield json.dumps(key | unused)

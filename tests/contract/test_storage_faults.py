@@ -36,7 +36,7 @@ TOO_MANY = Fault(status=429, code="SlowDown")  # what Google answers to writes o
 INTERNAL = Fault(status=500, code="InternalError")
 RESET = Fault(reset=True)
 LOST = Fault(lost=True)
-LATE = Fault(delay_s=1.0)
+LATE = Fault(delay_s=0.3)
 
 
 def use_endpoint(patch, kind, address):
@@ -59,6 +59,12 @@ def proxy(server, monkeypatch):
     forget_buckets()
     yield proxy
     forget_buckets()
+
+
+@pytest.fixture
+def impatient(proxy, monkeypatch):
+    """What fails for good is not tried again for long."""
+    monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(seconds=0.3))
 
 
 @pytest.fixture
@@ -169,6 +175,7 @@ def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, pla
     ],
 )
 @pytest.mark.parametrize("act", ["write", "read", "list", "delete"])
+@pytest.mark.usefixtures("impatient")
 def test_what_does_not_pass_is_told_in_a_sentence(place, proxy, fault, said, act):
     """With what to do, without what a signed request holds; and not only after minutes."""
     proxy.fail(fault)

@@ -63,7 +63,7 @@ def serve_web() -> Iterator[WebFiles]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     there = WebFiles(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield there
