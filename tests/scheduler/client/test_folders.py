@@ -9,7 +9,7 @@ import spanwise as library
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.scheduler.project.settings import read
 from spanwise.scheduler.web.access import make_policy
-from spanwise.scheduler.web.actions.jobs import read_job
+from spanwise.scheduler.web.actions import jobs
 from spanwise.scheduler.web.site import WebSite
 from tests.scheduler.backfill.conftest import World, world  # noqa: F401
 from tests.scheduler.conftest import run_warm
@@ -48,8 +48,13 @@ def test_a_client_names_its_metadata_and_settings_from_anywhere(folder: Path) ->
         assert client.session.config == folder / "my.toml"
 
 
-def test_the_page_runs_a_file_where_it_ran_before(elsewhere, project: Path) -> None:  # noqa: F811
+def test_the_page_runs_a_file_where_it_ran_before(
+    elsewhere,
+    project: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With the data and the settings of that folder, not of the server's; the command that it shows goes there."""
+    monkeypatch.setattr(jobs, "WAIT_S", 300.0)
     assert run_warm("run", "copied.py", cwd=project).returncode == 0
     (project / "data").write_text("new")
     site = WebSite(elsewhere, make_policy("127.0.0.1", tokens={}))
@@ -58,7 +63,7 @@ def test_the_page_runs_a_file_where_it_ran_before(elsewhere, project: Path) -> N
         form = browser.get(f"/do/run?file={file}&params=data=./data").text
         job = browser.get(send(browser, "/do/run", file=file, params="data=./data").headers["location"])
 
-        state = read_job(site, 1).state
+        state = jobs.read_job(site, 1).state
 
     assert state == "complete", job.text
     assert "cd &#39;" in form
