@@ -2,6 +2,7 @@
 
     put KIND SUBJECT [CAUSE]   `record` instead: only where every host sees it
     deliver
+    retry S                    how long from now on it makes requests again while the storage is away
 
 It says the id of its process first. Each line is answered by one, a report. Its clock is so many seconds ahead. It counts itself as a machine of its own.
 """
@@ -31,6 +32,9 @@ def main(place: str, url: str, name: str, ahead_s: str, lease_s: str) -> None:
         now = datetime.now(UTC) + timedelta(seconds=float(ahead_s))
         if command == "deliver":
             report = asdict(outbox.deliver(place, routes, now))
+        elif command == "retry":
+            outbox_bucket.PATIENCE = timedelta(seconds=float(words[0]))
+            report = {}
         else:
             kind, subject, cause = [*words, "failure flights"][:3]
             alert = Alert(kind=kind, pipeline="flights", cause=cause, subject=subject, at=now)

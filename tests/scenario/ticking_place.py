@@ -22,6 +22,7 @@ SOON_S = 300.0  # on a machine that does other things too
 class Place:
     """A folder with a root, and what happened in it."""
 
+    program = "spanwise"
     schedule = f"{FILE}:often"
     pipeline = "ticking"
 
@@ -47,7 +48,7 @@ class Place:
     def start(self, *words, command="start", root=None):
         reference = [self.schedule, "--root", root or self.root]
         with (self.folder / f"log.{len(self.started)}").open("w") as log:
-            one = Marked("spanwise", "schedule", command, *reference, *words, stderr=log, stdout=log)
+            one = Marked(self.program, "schedule", command, *reference, *words, stderr=log, stdout=log)
         self.started.append(one)
         return one
 
