@@ -1,4 +1,4 @@
-"""A scheduler on a clock that a test sets: `python -m tests.scenario.compressed FILE ROOT JUMP_S`.
+"""A scheduler on a clock that a test sets: `python -m tests.scenario.compressed FILE ROOT JUMP_S [--let-finish]`.
 
 The clock may pass a day in a moment, stand still, and be put forward or back. All schedulers of a folder have the same,
 so that one which is started again finds how much has gone by without it. Only the scheduler lives by it: what it starts
@@ -40,12 +40,13 @@ def boottime():
 
 
 def main():
-    file, root, jump_s = sys.argv[1:]
+    file, root, jump_s, *options = sys.argv[1:]
     decision_log.configure()
     loop.TURN_S = 0.05  # in a whole second many a tick would come
     loop.JUMP_S = float(jump_s)  # how quickly the clock passes is no news, and that it is set may be
     clock = Compressed(Path(os.environ["SPANWISE_COMPRESSED"]))
-    SchedulerLoop([file], settings.read(root=Path(root)), clock=Clock(now=clock.now)).run()
+    known = settings.read(root=Path(root))
+    SchedulerLoop([file], known, let_finish="--let-finish" in options, clock=Clock(now=clock.now)).run()
 
 
 if __name__ == "__main__":
