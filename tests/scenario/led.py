@@ -1,12 +1,14 @@
 """A data service whose journal is in object storage: dispatchers as processes, of which one leads, and workers."""
 
+import os
 import subprocess
-import sys
 import time
 import uuid
 
 from spanwise.orchestrator.storage import parse_url
 from spanwise.pipelines.input.service.wire.leader import read_leader
+from spanwise.scheduler.main import main
+from tests.forkserver import FORKS
 from tests.servers import eventually
 
 TAKEOVER_S = 4
@@ -18,13 +20,13 @@ class Member:
 
     def __init__(self, folder, *words, host=None, env=None):
         self.log = folder / f"{words[0]}-{uuid.uuid4().hex[:6]}.log"
+        if host is None:
+            self.log.touch()
+            self.process = Fork(self.log, words)
+            return
         with self.log.open("w") as log:
             options = {"stdout": log, "stderr": log, "stdin": subprocess.DEVNULL}
-            if host is None:
-                command = [sys.executable, "-m", "spanwise", "service", *words]
-                self.process = subprocess.Popen(command, env=env, **options)
-            else:
-                self.process = host.start("spanwise", "service", *words, env=env, **options)
+            self.process = host.start("spanwise", "service", *words, env=env, **options)
 
     def says(self, word):
         return word in self.log.read_text()
@@ -36,6 +38,38 @@ class Member:
     def end(self):
         self.process.kill()
         self.process.wait()
+
+
+class Fork:
+    """`spanwise service` in a fork of a process that has imported it; it is used as `subprocess.Popen` is."""
+
+    def __init__(self, log, words):
+        self._process = FORKS.Process(target=_serve, args=(log, words, dict(os.environ)), daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self):
+        return self._process.exitcode
+
+    def wait(self, timeout_s=None):
+        self._process.join(timeout_s)
+        return self._process.exitcode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self._process.kill()
+
+
+def _serve(log, words, variables):
+    os.environ.clear()  # those of the server of forks are older
+    os.environ.update(variables)
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os._exit(main(["service", *words]))
 
 
 class LedService:
