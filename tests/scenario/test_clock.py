@@ -17,8 +17,8 @@ import pytest
 from spanwise.orchestrator import State
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scenario.compressed import Compressed
-from tests.scenario.processes import Marked, kill
-from tests.scenario.ticking_place import FILE, SOON_S, Place
+from tests.scenario.processes import kill
+from tests.scenario.ticking_place import SOON_S, Place
 
 KILLS = int(os.environ.get("SPANWISE_TEST_KILLS", "1"))  # the full form: 50
 PAIRS = int(os.environ.get("SPANWISE_TEST_PAIRS", "2"))  # the full form: 100
@@ -26,7 +26,32 @@ LOCKED_S = float(os.environ.get("SPANWISE_TEST_LOCKED_S", "3"))  # the full form
 DISK_KIB = 4096
 NOON = datetime(2025, 3, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-MONTHS_S = 1e7
+
+
+class HourlyPlace(Place):
+    """A tick each hour, by a clock that the test puts forward."""
+
+    jump_s = 1e7
+
+    def __init__(self, folder, monkeypatch):
+        super().__init__(folder, monkeypatch)
+        self.clock = Compressed(folder)
+        self.clock.set(NOON + HOUR / 2, pace=1)
+        monkeypatch.setenv("SPANWISE_COMPRESSED", str(folder))
+        monkeypatch.setenv("SPANWISE_TICKING_CRON", "0 * * * *")
+
+    def scheduler(self, command, root):
+        return "tests.scenario.compressed", self.schedule, root, self.jump_s
+
+    def start_loaded(self, *words):
+        """Starts a scheduler, and waits until it has loaded its file: it takes the ticks from then on."""
+        one = self.start(*words)
+        self.until(lambda _: "schedule-loaded" in self.logs(-1))
+        return one
+
+    def strike(self, hours):
+        """So many hours after noon."""
+        self.clock.set(NOON + hours * HOUR, pace=1)
 
 
 @pytest.fixture
@@ -36,17 +61,11 @@ def place(tmp_path, monkeypatch):
     made.end()
 
 
-def start_hourly(place, jump_s, *options):
-    """A scheduler that has loaded hourly ticks, and its clock, which shows half past twelve."""
-    clock = Compressed(place.folder)
-    clock.set(NOON + HOUR / 2, pace=1)
-    place.monkeypatch.setenv("SPANWISE_COMPRESSED", str(place.folder))
-    place.monkeypatch.setenv("SPANWISE_TICKING_CRON", "0 * * * *")
-    with (place.folder / "log.0").open("w") as log:
-        words = [f"{FILE}:often", place.root, jump_s, *options]
-        place.started.append(Marked("tests.scenario.compressed", *words, stdout=log, stderr=log))
-    place.until(lambda entries: "schedule-loaded" in place.logs())
-    return clock, place.started[0]
+@pytest.fixture
+def hourly(tmp_path, monkeypatch):
+    made = HourlyPlace(tmp_path, monkeypatch)
+    yield made
+    made.end()
 
 
 @pytest.mark.slow
@@ -76,26 +95,26 @@ def test_a_scheduler_killed_at_any_moment_loses_no_tick(place, policy, sleep):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["allowtocomplete", "killandrun"])
-def test_a_run_that_succeeded_ran_although_its_lineage_server_never_answers(place, policy):
+def test_a_run_that_succeeded_ran_although_its_lineage_server_never_answers(hourly, policy):
     """A server that accepts and is silent makes the process slow to exit, and nothing else of it."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
-        place.monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        place.set(sleep="0")
-        place.monkeypatch.setenv("SPANWISE_TICKING_POLICY", policy)
-        clock, scheduler = start_hourly(place, MONTHS_S, "--let-finish")
+        hourly.monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        hourly.monkeypatch.setenv("SPANWISE_TICKING_POLICY", policy)
+        hourly.set(sleep="0")
+        scheduler = hourly.start_loaded("--let-finish")
         for count in (1, 2):  # the second while the process of the first exits
-            clock.set(NOON + count * HOUR, pace=1)
-            place.until(lambda _, count=count: sum(run.state is State.COMPLETE for run in place.runs()) == count)
+            hourly.strike(count)
+            hourly.until(lambda _, count=count: sum(run.state is State.COMPLETE for run in hourly.runs()) == count)
         scheduler.process.terminate()
         assert scheduler.process.wait(SOON_S) == 0
 
-    place.check()
-    complete = {run.cause for run in place.runs() if run.state is State.COMPLETE}
+    hourly.check()
+    complete = {run.cause for run in hourly.runs() if run.state is State.COMPLETE}
     assert len(complete) > 1
-    outcomes = {entry.tick.name: entry.end.outcome for entry in place.entries()}
+    outcomes = {entry.tick.name: entry.end.outcome for entry in hourly.entries()}
     assert {outcomes[tick] for tick in complete} == {TickOutcome.RAN}
-    assert [entry.end.why for entry in place.entries() if "had not ended" in entry.end.why] == []
-    assert [entry.end.why for entry in place.entries() if "before its run had begun" in entry.end.why] == []
+    assert [entry.end.why for entry in hourly.entries() if "had not ended" in entry.end.why] == []
+    assert [entry.end.why for entry in hourly.entries() if "before its run had begun" in entry.end.why] == []
 
 
 @pytest.mark.slow
@@ -120,106 +139,106 @@ def test_two_schedulers_started_at_once_run_no_tick_twice(place):
 
 
 @pytest.mark.slow
-def test_an_overrun_kills_all_of_the_old_run_before_the_new_begins(place):
+def test_an_overrun_kills_all_of_the_old_run_before_the_new_begins(hourly):
     """Also when it ignores SIGTERM and has left a daemon in a session of its own: `killandrun`."""
-    place.monkeypatch.setenv("SPANWISE_GRACE_S", "0.5")
-    place.set(sleep="600", stubborn="", daemon="")
-    place.every(6, "killandrun")
-    one = place.start()
-    place.until(lambda entries: len(place.stamps()) == 1)
-    place.set(sleep="0.1")
+    hourly.monkeypatch.setenv("SPANWISE_GRACE_S", "0.5")
+    hourly.set(sleep="600", stubborn="", daemon="")
+    hourly.monkeypatch.setenv("SPANWISE_TICKING_POLICY", "killandrun")
+    one = hourly.start_loaded()
+    hourly.strike(1)
+    hourly.until(lambda entries: len(hourly.stamps()) == 1)
+    hourly.set(sleep="0.1")
     for name in ("stubborn", "daemon"):
-        (place.folder / name).unlink()
+        (hourly.folder / name).unlink()
 
-    place.until(lambda entries: any(e.end and e.end.outcome is TickOutcome.RAN for e in entries))
+    hourly.strike(2)
+    hourly.until(lambda entries: any(e.end and e.end.outcome is TickOutcome.RAN for e in entries))
 
-    killed, following, *_ = entries = place.entries()
+    killed, following = hourly.entries()
     assert killed.end.why == f"ended for the tick {following.tick.name} (overrun policy killandrun)"
-    assert place.runs()[0].error.startswith(f"stopped by the scheduler, for the tick {following.tick.name}")
-    outcomes = [e.end.outcome for e in entries if e.end]
-    before = outcomes[: outcomes.index(TickOutcome.RAN)]
-    assert before == [TickOutcome.KILLED] * len(before), "on a slow machine, ticks make way before their run has begun"
+    assert hourly.runs()[0].error.startswith(f"stopped by the scheduler, for the tick {following.tick.name}")
+    assert [killed.end.outcome, following.end.outcome] == [TickOutcome.KILLED, TickOutcome.RAN]
     one.process.terminate()
     assert one.process.wait(SOON_S) == 0
     assert one.gone_within(SOON_S) == []
-    place.check(settled=False)
-    assert "overrun" in "".join(path.read_text() for path in (place.root / "alerts").rglob("*.json"))
+    hourly.check(settled=False)
+    assert "overrun" in "".join(path.read_text() for path in (hourly.root / "alerts").rglob("*.json"))
 
 
 @pytest.mark.slow
-def test_an_overrun_leaves_the_old_run_alone(place):
+def test_an_overrun_leaves_the_old_run_alone(hourly):
     """And records the tick as skipped: `allowtocomplete`."""
-    place.set(sleep="3")
-    place.every(2)
-    one = place.start()
+    hourly.set(sleep="2")
+    one = hourly.start_loaded()
+    hourly.strike(1)
+    hourly.until(lambda entries: hourly.stamps())
 
-    place.until(lambda entries: {TickOutcome.SKIPPED, TickOutcome.RAN} <= {e.end.outcome for e in entries if e.end})
+    hourly.strike(2)
+    hourly.until(lambda entries: {TickOutcome.SKIPPED, TickOutcome.RAN} <= {e.end.outcome for e in entries if e.end})
 
     one.process.terminate()
     assert one.process.wait(SOON_S) == 0
-    place.check(settled=False)
-    first = place.entries()[0]
+    hourly.check(settled=False)
+    first = hourly.entries()[0]
     assert first.end.outcome is TickOutcome.RAN
 
 
 @pytest.mark.slow
-def test_a_run_outlives_its_scheduler_and_is_taken_over(place):
+def test_a_run_outlives_its_scheduler_and_is_taken_over(hourly):
     """The run of a scheduler that was killed goes on, and the next scheduler records how it ended."""
-    place.set(sleep="4")
-    place.every(2)
-    place.start()
-    place.until(lambda entries: place.stamps())
-    kill(place.started[0].pid, signal.SIGKILL)
-    settled = place.stamps()[0]["tick"]
-    place.every(None)
+    hourly.set(sleep="3")
+    hourly.start_loaded()
+    hourly.strike(1)
+    hourly.until(lambda entries: hourly.stamps())
+    kill(hourly.started[0].pid, signal.SIGKILL)
+    settled = hourly.stamps()[0]["tick"]
 
-    place.start()
-    place.until(lambda entries: all(e.end for e in entries if e.tick.name == settled))
+    hourly.start()
+    hourly.until(lambda entries: all(e.end for e in entries if e.tick.name == settled))
 
-    (entry,) = [e for e in place.entries() if e.tick.name == settled]
+    (entry,) = [e for e in hourly.entries() if e.tick.name == settled]
     assert (entry.end.outcome, entry.attempts) == (TickOutcome.RAN, 1)
 
 
 @pytest.mark.slow
-def test_a_stopped_scheduler_ends_the_runs_that_it_has_adopted(place):
+def test_a_stopped_scheduler_ends_the_runs_that_it_has_adopted(hourly):
     """SIGTERM leaves nothing: neither a run that an earlier scheduler began, nor an open tick of it."""
-    place.set(sleep="600")
-    place.every(2)
-    first = place.start()
-    place.until(lambda entries: place.stamps())
+    hourly.set(sleep="600")
+    first = hourly.start_loaded()
+    hourly.strike(1)
+    hourly.until(lambda entries: hourly.stamps())
     kill(first.pid, signal.SIGKILL)
     first.process.wait()
-    place.every(None)
-    second = place.start()
-    place.until(lambda entries: "tick-adopted" in place.logs(-1))
+    second = hourly.start()
+    hourly.until(lambda entries: "tick-adopted" in hourly.logs(-1))
 
     second.process.terminate()
     assert second.process.wait(SOON_S) == 0
 
-    (run,) = place.runs()
-    (entry,) = [entry for entry in place.entries() if entry.attempts]
+    (run,) = hourly.runs()
+    (entry,) = [entry for entry in hourly.entries() if entry.attempts]
     assert (entry.end.outcome, entry.end.why) == (TickOutcome.FAILED, "the scheduler was stopped")
     assert (run.state, run.error) == (State.CANCELED, "stopped by the scheduler: the scheduler was stopped")
-    assert [one.gone_within(SOON_S) for one in place.started] == [[], []]
+    assert [one.gone_within(SOON_S) for one in hourly.started] == [[], []]
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_closed_and_an_alert_says_so(place):
+def test_a_killed_run_is_closed_and_an_alert_says_so(hourly):
     """SIGKILL of a run: its tick has failed, its records are closed, and an alert says so."""
-    place.set(sleep="600")
-    place.every(4)
-    place.start()
-    place.until(lambda entries: place.stamps())
-    (run,) = place.runs()[:1]
-    place.set(sleep="0")
+    hourly.set(sleep="600")
+    hourly.start_loaded()
+    hourly.strike(1)
+    hourly.until(lambda entries: hourly.stamps())
+    (run,) = hourly.runs()[:1]
+    hourly.set(sleep="0")
     kill(run.pid, signal.SIGKILL)
 
-    place.until(lambda entries: entries[0].end is not None)
+    hourly.until(lambda entries: entries[0].end is not None)
 
-    (entry,) = place.entries()[:1]
+    (entry,) = hourly.entries()[:1]
     assert entry.end.outcome is TickOutcome.FAILED
-    assert place.runs()[0].state is State.FAILED
-    assert "failure" in "".join(path.read_text() for path in (place.root / "alerts").rglob("*.json"))
+    assert hourly.runs()[0].state is State.FAILED
+    assert "failure" in "".join(path.read_text() for path in (hourly.root / "alerts").rglob("*.json"))
 
 
 @contextlib.contextmanager
@@ -305,23 +324,24 @@ def test_a_locked_database_is_waited_for(place):
 
 
 @pytest.mark.slow
-def test_a_clock_that_is_set_by_hours_runs_nothing_twice(place):
+def test_a_clock_that_is_set_by_hours_runs_nothing_twice(hourly):
     """Forward: the newest tick that it passed over runs, the others are missed. Back: nothing runs until it is again
     as late as it was.
     """
-    clock, scheduler = start_hourly(place, 30)
+    hourly.jump_s = 30
+    scheduler, clock = hourly.start_loaded(), hourly.clock
 
-    clock.set(NOON + 5.5 * HOUR, pace=1)
-    place.until(lambda entries: len([e for e in entries if e.settled]) == 5)
+    hourly.strike(5.5)
+    hourly.until(lambda entries: len([e for e in entries if e.settled]) == 5)
     clock.set(NOON + 2 * HOUR - timedelta(seconds=20), pace=10)  # the tick of 14:00 comes again in two seconds
-    place.until(lambda entries: "clock-changed by_s=-12" in place.logs())
-    place.until(lambda entries: clock.now() > NOON + 2 * HOUR + timedelta(seconds=10))
-    assert len(place.entries()) == 5
-    clock.set(NOON + 6.01 * HOUR, pace=1)
-    place.until(lambda entries: len([e for e in entries if e.settled]) == 6)
+    hourly.until(lambda entries: "clock-changed by_s=-12" in hourly.logs())
+    hourly.until(lambda entries: clock.now() > NOON + 2 * HOUR + timedelta(seconds=10))
+    assert len(hourly.entries()) == 5
+    hourly.strike(6.01)
+    hourly.until(lambda entries: len([e for e in entries if e.settled]) == 6)
 
     scheduler.process.terminate()
     assert scheduler.process.wait(SOON_S) == 0
-    assert [e.end.outcome for e in place.entries()] == [*[TickOutcome.MISSED] * 4, TickOutcome.RAN, TickOutcome.RAN]
-    assert [run.cause for run in place.runs()] == ["2025-03-05T17:00Z", "2025-03-05T18:00Z"]
-    place.check()
+    assert [e.end.outcome for e in hourly.entries()] == [*[TickOutcome.MISSED] * 4, TickOutcome.RAN, TickOutcome.RAN]
+    assert [run.cause for run in hourly.runs()] == ["2025-03-05T17:00Z", "2025-03-05T18:00Z"]
+    hourly.check()

@@ -46,11 +46,14 @@ class Place:
         self.monkeypatch.setenv("SPANWISE_TICKING_POLICY", policy)
 
     def start(self, *words, command="start", root=None):
-        reference = [self.schedule, "--root", root or self.root]
         with (self.folder / f"log.{len(self.started)}").open("w") as log:
-            one = Marked(self.program, "schedule", command, *reference, *words, stderr=log, stdout=log)
+            one = Marked(*self.scheduler(command, root or self.root), *words, stderr=log, stdout=log)
         self.started.append(one)
         return one
+
+    def scheduler(self, command, root):
+        """The module that is started, and its first arguments."""
+        return self.program, "schedule", command, self.schedule, "--root", root
 
     def tick(self):
         """One one-shot, to its end; its exit code."""
