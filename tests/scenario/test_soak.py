@@ -20,6 +20,7 @@ from spanwise.orchestrator.store import Address
 from spanwise.orchestrator.verdict import is_given
 from spanwise.scheduler.ledger.ticks import list_ticks
 from spanwise.scheduler.schedule.outcome import Closing, TickOutcome
+from tests import warm
 from tests.scenario.compressed import Compressed
 from tests.scenario.processes import Marked, kill
 
@@ -202,7 +203,7 @@ class Soak:
 
     def command(self, *words):
         done = subprocess.run(
-            [sys.executable, "-m", "spanwise", *words, "--root", self.root, "--json"],
+            [*warm.command(), *words, "--root", self.root, "--json"],
             capture_output=True,
             check=False,
             text=True,
