@@ -224,7 +224,9 @@ class Server:
 
 
 def load(libraries):
-    """Imports what commands import, and nodes if these libraries are given; leaves logging as it was."""
+    """Imports what commands import, and nodes if these libraries are given, else what sends alerts; leaves logging as
+    it was.
+    """
     root, quiet = logging.getLogger(), logging.NullHandler()
     root.addHandler(quiet)  # Beam logs while it is imported, which would install a handler
     with warnings.catch_warnings():
@@ -232,6 +234,9 @@ def load(libraries):
         for name in (*libraries, *_modules_below(*(["spanwise"] if libraries else SCHEDULING))):
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(name)
+        if not libraries:
+            with contextlib.suppress(ImportError):
+                importlib.import_module("apprise.manager_plugins").NotificationManager().load_modules()
     root.removeHandler(quiet)
     typing._cleanups.clear()  # nanobind empties these caches at exit, for which each fork would copy 7 MB
     find_command = importlib.import_module("spanwise.scheduler.cli").find_command
