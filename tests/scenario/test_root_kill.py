@@ -52,6 +52,27 @@ def server(request):
         yield home, proxy
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "data/1").mkdir(parents=True)
+    (folder / "data/1/a.csv").write_text("x\n1\n2\n")
+    (folder / "rows.py").write_text(PIPELINE.format(data=folder / "data"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def writes(server, project):
+    """Those of a run that nobody kills."""
+    home, proxy = server
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project)
+        _use(project, patch, f"{home}/{uuid.uuid4().hex}", "whole")
+        code, writes = killed_run(proxy, 0, before=True)
+    assert code == 0
+    return writes
+
+
 def killed_run(proxy, at, *, before):
     """A run whose controller is killed at its write number `at`, before the server has it or after; its writes."""
     writes = []
@@ -86,27 +107,22 @@ def killed_run(proxy, at, *, before):
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_a_run_killed_at_a_write_leaves_only_what_gc_finds(server, tmp_path, monkeypatch, capsys, before):
+def test_a_run_killed_at_a_write_leaves_only_what_gc_finds(server, project, writes, monkeypatch, capsys, before):
     """The next run goes on; another machine reads all that is published; after gc only that is there."""
     home, proxy = server
-    (tmp_path / "data/1").mkdir(parents=True)
-    (tmp_path / "data/1/a.csv").write_text("x\n1\n2\n")
-    (tmp_path / "rows.py").write_text(PIPELINE.format(data=tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(project)
     dice = random.Random(os.environ.get("SPANWISE_TEST_SEED", "spanwise"))
-    _use(tmp_path, monkeypatch, f"{home}/{uuid.uuid4().hex}", "whole")
-    code, writes = killed_run(proxy, 0, before=before)
-    assert code == 0
     assert any("/large/00001" in unquote(path) for path in writes), "a file of several objects"
 
     for at in sorted(dice.sample(range(1, len(writes) + 1), min(KILLS, len(writes)))):
         url = f"{home}/{uuid.uuid4().hex}"
-        _use(tmp_path, monkeypatch, url, f"one-{at}")
+        machine = f"{'before' if before else 'after'}-{at}"
+        _use(project, monkeypatch, url, machine)
         code, done = killed_run(proxy, at, before=before)
         # Logs are written by the clock, so that this run may have had fewer writes than the one that was counted.
         assert code == -signal.SIGKILL or len(done) < at, at
         forget_buckets()
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"two-{at}"))  # nothing of the first machine is needed
+        monkeypatch.setenv("XDG_CACHE_HOME", str(project / f"not-{machine}"))  # nothing of the first one is needed
         assert _all_published_is_whole() <= 2
 
         assert main(["run", "rows.py", "--span", "1"]) == 0
