@@ -11,6 +11,7 @@ watcher's own clock (another machine, or a frozen process). Wall clocks of other
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -279,7 +280,8 @@ def unclosed_leases(
             raise Held(
                 f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes on {holder.engine} would "
                 f"not die, or cannot be proven dead, so nothing was started: {', '.join(alive)}\n"
-                f"Once {holder.engine} says that they are gone, start again."
+                f"Once {holder.engine} says that they are gone, start again. If it does not answer because it is gone "
+                f"for good:  {shlex.join(['spanwise', 'stop', holder.pipeline, '--gone', holder.engine])}"
             )
         found.append(holder)
         token -= 1

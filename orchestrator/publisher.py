@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
@@ -132,16 +132,28 @@ def with_plan(execution: Execution, plan: Execute) -> Execution:
     )
 
 
-def _end_on_engine(name: str, mark: int) -> list[str]:
-    from spanwise.orchestrator.agents.engines import end_on_engine  # hardly a run needs it
+@dataclass(frozen=True, kw_only=True)
+class GoneEngine:
+    """An engine of which a person says that it is gone for good, with whatever ran there."""
 
-    return end_on_engine(name, mark)
+    name: str
+    who: str
 
 
-def close_abandoned_runs(store: Store, lease: Lease, root: Path) -> list[Run]:
-    """Records the runs that dead holders of this pipeline's lease left running as failed, and returns them."""
+def close_abandoned_runs(store: Store, lease: Lease, root: Path, gone: GoneEngine | None = None) -> list[Run]:
+    """Records the runs that dead holders of this pipeline's lease left running as failed, and returns them.
+
+    Raises:
+        Held: some of their processes would not die, or cannot be proven dead.
+    """
+
+    def end_on_engine(name: str, mark: int) -> list[str]:
+        from spanwise.orchestrator.agents import engines  # hardly a run needs it
+
+        return engines.end_on_engine(name, mark, gone.name if gone else "")
+
     found = []
-    for holder in unclosed_leases(store, lease, _end_on_engine):
+    for holder in unclosed_leases(store, lease, end_on_engine):
         for run in _runs_of(store, holder):
             for execution in store.executions(run):
                 if not execution.state.succeeded:
@@ -149,17 +161,19 @@ def close_abandoned_runs(store: Store, lease: Lease, root: Path) -> list[Run]:
                 if not execution.state.ended:
                     fail(store, lease, root, execution, State.FAILED, ABANDONED)
             # The run comes last: until its end is written, the next holder finds it again.
-            ended = replace(_end_abandoned(store, run), ended=lease.now())
+            given_up = f", and {gone.who} says that {gone.name} is gone" if gone and gone.name == holder.engine else ""
+            ended = replace(_end_abandoned(store, run, given_up), ended=lease.now())
             lease.write(lambda place, ended=ended: store.update_run(ended, place))  # type: ignore[misc]
             found.append(ended)
         mark_closed(store, holder)
     return found
 
 
-def _end_abandoned(store: Store, run: Run) -> Run:
+def _end_abandoned(store: Store, run: Run, given_up: str) -> Run:
     if by := find_stop(store, run):
-        return replace(run, state=State.CANCELED, error=f"stopped by {by}; killed, since it had not recorded its end")
-    return replace(run, state=State.FAILED, error="abandoned: its controller died")
+        error = f"stopped by {by}; killed, since it had not recorded its end{given_up}"
+        return replace(run, state=State.CANCELED, error=error)
+    return replace(run, state=State.FAILED, error=f"abandoned: its controller died{given_up}")
 
 
 def place(root: Path, execution: Execution, key: str) -> Path:

@@ -34,8 +34,11 @@ def open_engine(name: str, pods: PodSettings | None = None) -> AgentEngine:
     raise SettingsError(f"There is no executor {kind!r}. There are: local, {', '.join(ENGINES)}.")
 
 
-def end_on_engine(name: str, mark: int) -> list[str]:
-    """Ends all that a dead controller has left on an engine, and returns what is left, or why that is unknown."""
+def end_on_engine(name: str, mark: int, gone: str = "") -> list[str]:
+    """Ends all that a dead controller has left on an engine, and returns what is left, or why that is unknown.
+
+    Nothing is left on the engine that is `gone`, if it does not answer.
+    """
     try:
         engine = open_engine(name)
         try:
@@ -43,4 +46,4 @@ def end_on_engine(name: str, mark: int) -> list[str]:
         finally:
             engine.close()
     except (AgentLost, NodeFailed, SettingsError) as error:
-        return [str(error)]
+        return [] if name == gone else [str(error)]

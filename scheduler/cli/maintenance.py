@@ -33,6 +33,13 @@ def stop(
         float | None,
         typer.Option(min=0, metavar="SECONDS", help="How long its nodes may take to end. [default: grace_s, 10]"),
     ] = None,
+    gone: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE",
+            help="Close a dead run whose nodes were on this engine, such as ray:10.0.0.5:6379, which is gone for good.",
+        ),
+    ] = "",
     root: Root = None,
     config: Config = None,
     json: Json = False,
@@ -43,6 +50,7 @@ def stop(
 
     Example: spanwise stop flights
     """
+    from spanwise.orchestrator.publisher import GoneEngine
     from spanwise.scheduler.inspect import find, records
     from spanwise.scheduler.ledger.schedule_status import user_name
     from spanwise.scheduler.project import root as home
@@ -52,8 +60,13 @@ def stop(
     settings = read_settings(root, config)
     with home.open_for_reading(settings) as store:
         grace_s = settings.grace_s if grace is None else grace
-        by = f"`spanwise stop` of {user_name()}"
-        stopped = stopping.stop(store, find.run(store, run), settings.root, grace_s=grace_s, by=by)
+        found = find.run(store, run)
+        if gone:
+            engine = GoneEngine(name=gone, who=user_name())
+            stopped = stopping.give_up_engine(store, found, settings.root, engine)
+        else:
+            by = f"`spanwise stop` of {user_name()}"
+            stopped = stopping.stop(store, found, settings.root, grace_s=grace_s, by=by)
         if stopped.closed:
             openlineage.send_end(settings, store, stopped.run)
     if json:

@@ -10,8 +10,9 @@ from typing import Literal
 
 from spanwise.orchestrator import lease, process, publisher
 from spanwise.orchestrator.errors import Held, RunError
-from spanwise.orchestrator.lease import Holder
+from spanwise.orchestrator.lease import Holder, Lease
 from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.publisher import GoneEngine
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.stop_request import request_stop
@@ -115,6 +116,18 @@ def close_if_gone(store: Store, run: Run, root: Path) -> StopResult | None:
     return StopResult(run=closed, how="closed", took_s=time.monotonic() - began, pid=run.pid)
 
 
+def give_up_engine(store: Store, run: Run, root: Path, gone: GoneEngine) -> StopResult:
+    """Closes a dead run, and those before it, although the engine of its nodes cannot say that nothing of it is left.
+
+    Raises:
+        Held: the run goes on, or another one does.
+        RunError: the engine answers, or some processes elsewhere could not be killed.
+    """
+    began = time.monotonic()
+    mine = lease.acquire(store, run.pipeline, "a stop")
+    return StopResult(run=_close_with(mine, store, run, root, gone), how="closed", took_s=time.monotonic() - began)
+
+
 def _is_gone(store: Store, holder: Holder) -> bool:
     """Whether a controller has ended; elsewhere, a heartbeat that has stopped is watched for a while."""
     alive = process.is_alive(holder.who)
@@ -152,8 +165,12 @@ def _close(store: Store, run: Run, root: Path) -> Run:
         mine = lease.acquire(store, run.pipeline, "a stop")
     except Held:
         return store.run(run.pipeline, run.number)  # the next run has begun and has closed the records
+    return _close_with(mine, store, run, root)
+
+
+def _close_with(mine: Lease, store: Store, run: Run, root: Path, gone: GoneEngine | None = None) -> Run:
     try:
-        publisher.close_abandoned_runs(store, mine, root)
+        publisher.close_abandoned_runs(store, mine, root, gone)
     except Held as left:
         raise RunError(str(left)) from left
     finally:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import RunError, State, lease, process
+from spanwise.orchestrator import Held, Run, RunError, State, lease, process
+from spanwise.orchestrator.agents import slurm_engine
 from spanwise.orchestrator.process import Identity
+from spanwise.orchestrator.publisher import GoneEngine
 from spanwise.orchestrator.stop_request import request_stop
 from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.scheduler.run import stop as stopping
@@ -75,6 +77,60 @@ def test_a_run_that_was_killed_since_it_did_not_stop_says_who_stopped_it(
 
     assert stopped.run.state is State.CANCELED
     assert stopped.run.error == "stopped by `spanwise stop` of ann@host; killed, since it had not recorded its end"
+
+
+def dead_on_slurm(store: MemoryStore, folder: Path, monkeypatch: pytest.MonkeyPatch, *, squeue: str) -> Run:
+    """A run that died with a node on Slurm, whose `squeue` is this program."""
+    held(store, monkeypatch, process.machine())
+    claim = store.find_claim("lease", "flights#1")
+    assert claim is not None
+    store.amend(Claim("lease", claim.name, {**claim.facts, "engine": "slurm:gpu", "mark": 4711}))
+    for name in ("srun", "squeue", "scancel"):
+        (folder / name).write_text(f"#!/bin/sh\n{squeue}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return begun(store, token=1)
+
+
+def test_an_engine_that_is_gone_for_good_is_given_up_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can prove any more that its nodes have ended; the message says what to type, and the record who has said so."""
+    store = MemoryStore()
+    run = dead_on_slurm(store, tmp_path, monkeypatch, squeue="echo 'Unable to contact the controller' >&2; exit 1")
+
+    with pytest.raises(RunError, match=r"Unable to contact the controller.*\n.*spanwise stop flights --gone slurm:gpu"):
+        stopping.stop(store, run, tmp_path, grace_s=0, by="a test")
+    with pytest.raises(RunError, match="Unable to contact the controller"):
+        stopping.give_up_engine(store, run, tmp_path, GoneEngine(name="slurm:cpu", who="ann@host"))
+    stopped = stopping.give_up_engine(store, run, tmp_path, GoneEngine(name="slurm:gpu", who="ann@host"))
+
+    assert (stopped.how, stopped.run.state) == ("closed", State.FAILED)
+    assert stopped.run.error == "abandoned: its controller died, and ann@host says that slurm:gpu is gone"
+    assert stopping.stop(store, stopped.run, tmp_path, grace_s=0, by="a test").how == "already ended"
+    lease.acquire(store, "flights", "the next run")
+
+
+def test_an_engine_that_answers_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is still there, whatever a person says; so the run stays open."""
+    monkeypatch.setattr(slurm_engine, "_PROOF_S", 0.0)
+    store = MemoryStore()
+    run = dead_on_slurm(store, tmp_path, monkeypatch, squeue="echo '7 RUNNING spanwise-4711-1'")
+
+    with pytest.raises(RunError, match=r"would not die.*job 7 of Slurm"):
+        stopping.give_up_engine(store, run, tmp_path, GoneEngine(name="slurm:gpu", who="ann@host"))
+
+    assert store.run("flights", run.number).state is State.RUNNING
+
+
+def test_no_engine_is_given_up_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not even asked to stop."""
+    store = MemoryStore()
+    lease.acquire(store, "flights", "run 1")
+    run = begun(store, token=1)
+
+    with pytest.raises(Held, match="is still going"):
+        stopping.give_up_engine(store, run, tmp_path, GoneEngine(name="slurm:gpu", who="ann@host"))
+
+    assert store.find_claim("stop", run.name) is None
 
 
 def test_a_run_elsewhere_is_asked_and_then_given_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
