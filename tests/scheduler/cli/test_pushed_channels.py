@@ -1,11 +1,12 @@
 """push and unbless where a pipeline has models that its Pusher does not read: exports serve, not what they are made of."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.scheduler.cli.rides import PARTS, find_served, train_models
-from tests.scheduler.conftest import Command
+from tests.scheduler.conftest import Command, run_warm
 
 PIPELINE = (
     PARTS
@@ -81,3 +82,22 @@ def test_a_blessing_that_is_taken_back_is_that_of_the_export_too(rides: Command)
     code, _, err = rides("push", "rides/Export/exported/2", "--because", "again")
     assert code == 2
     assert "rides/Export/exported/2 is not blessed by" in err
+
+
+def test_a_garbage_collection_leaves_what_was_exported_of_a_blessed_model(rides: Command) -> None:
+    """It has never served, and is what serves when somebody pushes that model."""
+    run_warm(
+        "run", "rides.py", "--param", "k=3", "--to", "OfTrainer", "--to", "Export", cwd=Path.cwd(), reads_data=True
+    )
+    for k in (4, 7):  # 7 is not good enough
+        run_warm("run", "rides.py", "--param", f"k={k}", cwd=Path.cwd(), reads_data=True)
+    rides("run", "rides.py", "--param", "k=4")
+
+    code, out, _ = rides("gc", "rides", "--keep-younger", "0s", "--keep-last", "1", "--all")
+    removed, kept = out.split("\nKEPT ")
+
+    assert code == 0
+    assert "rides/Export/exported/5" in removed
+    assert re.search(r"rides/Export/exported/3 .* blessed\n", kept)
+    assert rides("push", "rides/Export/exported/3", "--because", "4 is wrong")[0] == 0
+    assert served() == {"exported": "3"}
