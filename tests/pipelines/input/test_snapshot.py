@@ -462,3 +462,17 @@ def test_elements_in_any_order_are_another_snapshot():
     )
 
     assert ordered != unordered
+
+
+@pytest.mark.parametrize("mode", ["auto", "passthrough"])
+def test_what_is_shuffled_once_and_kept_in_two_snapshots_stays_side_by_side(tmp_path, mode):
+    """Such as features and their labels, which are zipped again; shuffles that shall differ have seeds of their own."""
+    order = inputs.range(1000).shuffle()
+    features, labels = (
+        order.map(lambda x, add=add: x + add).snapshot(str(tmp_path / "at"), mode=mode) for add in (0, 1000)
+    )
+    other = inputs.range(1000).shuffle(seed=1).snapshot(str(tmp_path / "at"), mode=mode)
+
+    for _ in range(2):
+        assert all(label == feature + 1000 for feature, label in inputs.zip(features, labels))
+        assert sum(int(a == b) for a, b in inputs.zip(features, other)) < 20
