@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spanwise.orchestrator.errors import StoreError, StoreUnavailable
+from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import MemoryStore, Store
 from spanwise.scheduler.project import root as home
 from spanwise.scheduler.project.settings import Settings
@@ -18,21 +19,20 @@ class Session:
     """Opens the metadata when it is first needed, and again in a forked process or after the connection was lost.
 
     A file is also opened again when another one has taken its place; while there is none any more, that is an error:
-    an open connection to a removed file would go on to show what it held.
+    an open connection to a removed file would go on to show what it held. Of a server, `look_back` notices a restore.
     """
 
     def __init__(self, settings: Settings, *, config: Path | None = None, deadline_s: float = 30.0) -> None:
         self.settings = settings
         self.config = None if config is None else config.absolute()
         self._deadline_s = deadline_s
-        self.when_replaced: list[
-            Callable[[], None]
-        ] = []  #: called when another file has taken the place of the metadata
+        self.when_replaced: list[Callable[[], None]] = []  #: called when the metadata are others than before
         self._file = _file_of(settings)
         self._seen: tuple[int, int] | None = None  # the file that was opened last
         self._lock = threading.Lock()
         self._opened: tuple[Store, int, contextlib.ExitStack] | None = None
         self._closed = False
+        self._newest: dict[str, Run] = {}  # of each pipeline on a server, when it was looked at last
 
     @property
     def store(self) -> Store:
@@ -62,6 +62,19 @@ class Session:
             store = stack.enter_context(home.open_for_reading(self.settings, deadline_s=self._deadline_s))
             self._opened, self._seen = (store, os.getpid(), stack), there
             return store
+
+    def look_back(self) -> None:
+        """Opens the metadata on a server again where runs that were seen there are undone, as by a restore."""
+        if self._file is not None:
+            return
+        seen, store = self._newest, self.store
+        newest = {name: runs[0] for name, runs in store.latest_runs(1).items() if runs}
+        if any(_is_undone(store, run, newest.get(name)) for name, run in seen.items()):
+            self.reset()
+            for forget in self.when_replaced:
+                forget()
+            newest = {}
+        self._newest = newest
 
     def _find_file(self) -> tuple[int, int] | None:
         """Which file the metadata is; None where there is none, or a server."""
@@ -115,3 +128,11 @@ def _file_of(settings: Settings) -> Path | None:
 
     where = parse_location(settings.metadata)
     return where.path if isinstance(where, SqliteFile) else None
+
+
+def _is_undone(store: Store, seen: Run, newest: Run | None) -> bool:
+    """Whether a run that was the newest of its pipeline is not recorded any more, or its number is another one's."""
+    if newest is None or newest.number < seen.number:
+        return True
+    now = newest if newest.number == seen.number else store.run(seen.pipeline, seen.number)
+    return now.started != seen.started

@@ -159,6 +159,7 @@ class _Handler:
             return 404, {"error": f"There is no {path}. See /api for what there is.", "kind": "NotRecorded"}
         endpoint, places = found
         try:
+            self._site.client.session.look_back()
             return 200, endpoint.answer(self._site, Ask(places, query))
         except SpanwiseError as error:
             status = next(s for kind, s, _ in _STATUS if isinstance(error, kind))

@@ -61,6 +61,7 @@ def find_route(path: str) -> tuple[Route, dict[str, str]] | None:
 
 def make_page(site: WebSite, route: Route, ask: Ask) -> Page:
     """The page of a route, with the zone of its pipeline and the address of its document."""
+    site.client.session.look_back()
     page = route.view(site, ask)
     zone = find_zone(site, page.pipeline) if page.pipeline else page.zone
     return replace(page, zone=zone, twin=_twin(route, ask))

@@ -84,8 +84,15 @@ def test_metadata_that_are_gone_are_said_to_be_gone(folder, past, site):
     assert "2013-01-03" in text_of(restored)
 
 
-def test_nothing_is_shown_of_what_a_restore_has_undone(folder, past, site):
-    """Its numbers are taken again: the page showed the model of the undone run beside the new one, and its span."""
+@pytest.mark.parametrize("again", [1, 2, 3])
+@pytest.mark.parametrize("server", [False, True])
+def test_nothing_is_shown_of_what_a_restore_has_undone(folder, past, site, monkeypatch, server, again):
+    """Its numbers are taken again: the page showed the model of the undone run beside the new one, and its span.
+
+    A server is restored behind its address, where no file says that it is another database.
+    """
+    if server:
+        monkeypatch.setattr(site.client.session, "_file", None)
 
     def train(span, auc):
         past.begin(span)
@@ -99,6 +106,7 @@ def test_nothing_is_shown_of_what_a_restore_has_undone(folder, past, site):
         shutil.copy(database, folder / "backup.db")
         past.store = open_store(str(database), root=database.parent)
         train(FIRST + 1, 0.6)
+        train(FIRST + 1, 0.6)
         browser.get("/api/pipelines/flights/models")
         browser.get("/api/pipelines/flights/spans")
         past.store.close()
@@ -106,15 +114,18 @@ def test_nothing_is_shown_of_what_a_restore_has_undone(folder, past, site):
             file.unlink()
         shutil.copy(folder / "backup.db", database)
         past.store = open_store(str(database), root=database.parent)
-        train(FIRST, 0.7)
+        if server:
+            site.client.session.reset()  # its restore has closed all connections
+        for _ in range(again):
+            train(FIRST, 0.7)
         models = browser.get("/api/pipelines/flights/models").json()
         spans = browser.get("/api/pipelines/flights/spans").json()
 
     assert [(model["run"], model["metrics"]) for model in models] == [
-        ("flights/2", {"auc": 0.7}),
+        *((f"flights/{number}", {"auc": 0.7}) for number in range(1 + again, 1, -1)),
         ("flights/1", {"auc": 0.5}),
     ]
-    assert [(span["span_label"], span["publications"]) for span in spans] == [("2013-01-01", 2)]
+    assert [(span["span_label"], span["publications"]) for span in spans] == [("2013-01-01", 1 + again)]
 
 
 @pytest.mark.parametrize("kind", ["mysql", "postgresql"])
