@@ -313,6 +313,7 @@ class SchedulerLoop:
                 folder=str(Path.cwd()),
                 calendar=described.calendar,
                 pushes=described.pushes,
+                last_nodes=described.last_nodes,
                 ingests=described.ingests,
             ),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -192,7 +192,7 @@ class SchedulerMetrics:
         last = known.success if (known := self._known.get(one.key)) is not None else None
         newest = itertools.islice(store.runs(pipeline_of(one.key)), _LOOKED_AT)
         since = itertools.takewhile(lambda run: last is None or run.number > last.number, newest)
-        success = next((run for run in since if run.state is State.COMPLETE), last)
+        success = next((run for run in since if _has_done(run, one.description.last_nodes)), last)
         self._known[one.key] = KnownTimes(success=success, pushed=last_push(store, one.record))
 
     # --- what is read when somebody asks
@@ -221,7 +221,7 @@ class SchedulerMetrics:
         )
         yield _gauge(
             "spanwise_last_success_timestamp_seconds",
-            "When the last run that went well has ended, by whomever it was started.",
+            "When the last run that did all of the schedule, or of its part, has ended well, by whomever it was started.",
             {name: ended.timestamp() for name, found in known.items() if (ended := _ended(found.success)) is not None},
         )
         yield _gauge(
@@ -282,6 +282,11 @@ def span_end(run: Run, timetable: Timetable) -> datetime | None:
         return None
     moment = shown.replace(tzinfo=timetable.clock).astimezone(UTC)
     return moment + timedelta(hours=1) if hourly else moment
+
+
+def _has_done(run: Run, last_nodes: Collection[str]) -> bool:
+    """Whether a run has done what a schedule is for; no part of it alone, nor another part, nor what it was once."""
+    return run.state is State.COMPLETE and not run.replay and set(last_nodes) <= set(run.nodes)
 
 
 def _ended(run: Run | None) -> datetime | None:

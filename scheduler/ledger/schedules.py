@@ -31,6 +31,7 @@ class ScheduleRecord:
     folder: str = ""  #: of the scheduler that loaded it: relative paths of its pipeline are of this folder
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
+    last_nodes: tuple[str, ...] = ()  #: a complete run that has them has done what it is for
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     replaced: bool = False  #: the pipeline has another schedule now, or its file none of it
     created: datetime | None = field(default=None, compare=False)  #: when this was written

@@ -56,6 +56,13 @@ def completed_parts(
     return frozenset(part for part, its in parts.items() if _last_nodes(pipeline, its) <= set(nodes))
 
 
+def last_nodes(pipeline: Pipeline, part: str, division: Sequence[PartStart] = HALVES) -> tuple[str, ...]:
+    """The last nodes of a part, or of all: a complete run that has them has completed it."""
+    selected = select_part(pipeline, part, division)
+    last = _last_nodes(pipeline, pipeline.order if selected is None else selected.run)
+    return tuple(node for node in pipeline.order if node in last)
+
+
 def _last_nodes(pipeline: Pipeline, nodes: Collection[str]) -> set[str]:
     return {node for node in nodes if not set(pipeline.children(node)) & set(nodes)}
 

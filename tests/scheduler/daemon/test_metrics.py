@@ -190,6 +190,23 @@ def test_the_last_success_is_known_after_any_number_of_failures(
     assert found["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp() + 180
 
 
+def test_the_last_success_of_a_part_is_of_that_part(
+    metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
+) -> None:
+    """Ingesting each hour hid that nothing had been trained for weeks; so did a run by hand of a few nodes, and a replay."""
+    watched.update(replace(watched.description, last_nodes=("Evaluator", "Pusher")), watched.record)
+    trained = begun(store, nodes=("Recent", "Trainer", "Evaluator", "Pusher"))
+    store.update_run(replace(trained, state=State.COMPLETE, ended=NOON))
+    for nodes in (("ExampleGen",), ("Recent", "Trainer"), ("Pusher",)):
+        ended(store, begun(store, nodes=nodes))
+    ended(store, begun(store, nodes=("Recent", "Trainer", "Evaluator", "Pusher"), replay=True))
+
+    metrics.look(store, watched, 0.0)
+
+    found = samples(metrics)
+    assert found["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp()
+
+
 def test_what_goes_on_is_read_when_asked(metrics: SchedulerMetrics, watched: PipelineScheduler) -> None:
     """Running runs, open ticks and the next tick are those of the moment."""
     watched.due_at, entry = NOON, tick(TickOutcome.RAN)

@@ -23,7 +23,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import load
 from spanwise.scheduler.schedule.outcome import TickOutcome
-from spanwise.scheduler.schedule.part import completed_parts, select_part
+from spanwise.scheduler.schedule.part import completed_parts, last_nodes, select_part
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
 from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN
 from spanwise.scheduler.schedule.span_rule import days_before, hours_before
@@ -319,3 +319,5 @@ def test_a_run_covers_the_parts_whose_ends_it_has_reached(world: World) -> None:
     assert completed_parts(pipeline, second.run) == {"", "train"}
     assert completed_parts(pipeline, pipeline.order) == {"", "ingest", "train"}
     assert completed_parts(pipeline, ["Ingest", "Train"]) == frozenset()
+    for part in ("", "ingest", "train"):
+        assert part in completed_parts(pipeline, last_nodes(pipeline, part))
