@@ -221,7 +221,7 @@ class SchedulerMetrics:
         )
         yield _gauge(
             "spanwise_last_success_timestamp_seconds",
-            "When the last run that did all of the schedule, or of its part, has ended well, by whomever it was started.",
+            "When the last run that did all of it, or all of the part, has ended well, by whomever it was started.",
             {name: ended.timestamp() for name, found in known.items() if (ended := _ended(found.success)) is not None},
         )
         yield _gauge(
