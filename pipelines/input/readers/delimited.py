@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _BOM = b"\xef\xbb\xbf"
+_HTML = re.compile(rb"\s*<(!doctype html|html)[\s>]", re.IGNORECASE)
 _DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}(?!\d)")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\d+")
@@ -47,6 +48,10 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
     bom = len(_BOM) if head.startswith(_BOM) else 0
     if not head[bom:].strip():
         raise UnreadableInput(f"{path}: the file is empty. It must have a header line and rows.")
+    if _HTML.match(head, bom):
+        raise UnreadableInput(
+            f"{path}: is an HTML page, such as a web server sends for an error or a login. Download the file again."
+        )
     first = records.split(head[bom:], delimiter)[0]
     names = tuple(_split_fields(first[1], delimiter))
     if dialect.column_names:

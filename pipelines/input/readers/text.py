@@ -203,6 +203,11 @@ class TranscodedText:
     def read(self, size: int, /) -> bytes:
         while len(self._rest) < size:
             raw = self._stream.read(size)
+            if not self._taken and raw.startswith(codecs.BOM_UTF8):
+                raise UnreadableInput(
+                    f"{self._path}: begins with the mark of UTF-8, and its encoding was said to be {self._encoding}. "
+                    "Leave encoding= out; or remove the first three bytes, if the rest is no UTF-8."
+                )
             try:
                 self._rest += self._decoder.decode(raw, final=not raw).encode()
             except UnicodeError as error:
@@ -220,7 +225,10 @@ class TranscodedText:
 
 
 def _is_utf8(dialect: Dialect) -> bool:
-    return dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii")
+    try:
+        return codecs.lookup(dialect.encoding).name in ("utf-8", "utf-8-sig", "ascii")
+    except LookupError:
+        return False
 
 
 def skip_bytes(source: TextSource, size: int) -> None:

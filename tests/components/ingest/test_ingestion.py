@@ -573,6 +573,19 @@ def test_a_missing_column_stops_and_a_new_one_is_reported(write, plan):
 # --- input that cannot be read
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16"])
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.csv", "a,b\n1,2\n"), ("a.csv.gz", "a,b\n1,2\n"), ("a.jsonl", '{"a": 1}\n')]
+)
+def test_a_file_that_says_that_it_is_utf_8_is_not_read_in_another_encoding(write, plan, name, text, encoding):
+    """Its mark became part of the first column's name, and umlauts two letters each."""
+    content = text.encode("utf-8-sig")
+    path = write(name, gzip.compress(content) if name.endswith(".gz") else content)
+
+    with pytest.raises(UnreadableInput, match=f"begins with the mark of UTF-8.*{encoding}.*Leave encoding= out"):
+        ingest(plan(path, dialect=Dialect(encoding=encoding)))
+
+
 def truncated(data):
     return data[: len(data) // 2]
 
@@ -614,6 +627,8 @@ def truncated(data):
         ("a.jsonl", b'{"a":1}\n{"a":2}{"a":3}\n', "line 2: not JSON: Extra data"),
         ("a.jsonl", b'{"a":1}\n{"a":\n2}\n', "line 2: not JSON"),
         ("a.json", b'[{"a":1}]', "one JSON array.*jq"),
+        ("a.csv", b"<!DOCTYPE html>\n<html><body>\n<p>Sign in</p>\n", "is an HTML page.*Download the file again"),
+        ("a.csv", b"\xef\xbb\xbf\n <HTML lang=en>\n<body>\n503\n", "is an HTML page"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named_with_file_and_line(write, plan, name, content, says):
