@@ -12,7 +12,7 @@ from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import OWN_COLLATION, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow
 from spanwise.orchestrator.mlmd.text import Stored
-from spanwise.orchestrator.store import find_last
+from spanwise.orchestrator.store import Link, find_last
 
 
 class ApiReader:
@@ -65,13 +65,13 @@ class ApiReader:
     def events(self, executions: Sequence[int]) -> list[EventRow]:
         return [_event_row(m) for m in self._connection.find("get_events_by_execution_ids", executions)]
 
-    def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
+    def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[Link]:
         found = self._connection.find("get_events_by_artifact_ids", ids)
-        return [_link_row(m) for m in found if read in (None, _is_read(m))]
+        return [_link(m) for m in found if read in (None, _is_read(m))]
 
-    def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
+    def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[Link]:
         found = self._connection.find("get_events_by_execution_ids", ids)
-        return [_link_row(m) for m in found if read in (None, _is_read(m))]
+        return [_link(m) for m in found if read in (None, _is_read(m))]
 
     def close(self) -> None:
         """It has nothing of its own: the connection is its owner's."""
@@ -113,8 +113,8 @@ def _event_row(message: Proto) -> EventRow:
     return EventRow(message.artifact_id, message.execution_id, _is_read(message), steps)
 
 
-def _link_row(message: Proto) -> EventRow:
-    return EventRow(message.artifact_id, message.execution_id, _is_read(message), ())
+def _link(message: Proto) -> Link:
+    return Link(message.artifact_id, message.execution_id, _is_read(message))
 
 
 def _is_read(message: Proto) -> bool:

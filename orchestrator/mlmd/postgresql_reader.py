@@ -37,8 +37,7 @@ _EVENTS = f"""SELECT json_build_array(v.artifact_id, v.execution_id, v.type = {I
     CASE WHEN s.is_index_step THEN to_json(s.step_index) ELSE to_json(s.step_key) END ORDER BY s.ctid)
     FROM eventpath s WHERE s.event_id = v.id), '[]')) FROM event v WHERE """  # noqa: S608
 
-_LINKS = f"""SELECT json_build_array(v.artifact_id, v.execution_id, v.type = {INPUT}, '[]'::json)
-    FROM event v WHERE """  # noqa: S608
+_LINKS = f"SELECT json_build_array(v.artifact_id, v.execution_id, v.type = {INPUT}) FROM event v WHERE "  # noqa: S608
 _TEXTS = "= ANY(ARRAY(SELECT json_array_elements_text($1::json)))"
 _IDS = "= ANY(ARRAY(SELECT json_array_elements_text($1::json)::int))"
 # One type, since the planner takes any of several for a good part of the table, and reads all of it.

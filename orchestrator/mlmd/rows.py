@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from spanwise.orchestrator.mlmd.text import Stored
+from spanwise.orchestrator.store import Link
 
 READ_BY_OTHERS = ("name", "pipeline_name", "producer_component")
 """The custom properties by which TFX's tools tell artifacts apart, a third of all; we read none of them."""
@@ -94,10 +95,10 @@ class Reader(Protocol):
     def events(self, executions: Sequence[int]) -> list[EventRow]:
         """The events of any of these executions."""
 
-    def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
-        """The events of any of these artifacts, perhaps without paths; of one kind, or of both if `read` is None."""
+    def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[Link]:
+        """The links of any of these artifacts, of one kind, or of both if `read` is None."""
 
-    def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
+    def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[Link]:
         """The same of any of these executions."""
 
     def close(self) -> None:

@@ -22,8 +22,9 @@ from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
 from spanwise.orchestrator.mlmd.sql_session import NotReadable, QueryRefused, SqlSession, TableLocked
+from spanwise.orchestrator.store import Link
 
-R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow)
+R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow, Link)
 
 SCHEMA_VERSIONS = (10,)
 """The versions of ml-metadata's tables that the statements are for: that of 1.17 and 1.21."""
@@ -53,7 +54,7 @@ class SqlDialect:
     artifacts: str  #: as `a`
     executions: str  #: as `e`
     events: str  #: as `v`
-    links: str  #: as `v`: the events without their paths
+    links: str  #: as `v`
     external: str  #: that what is before it is among the keys, external ids
     ids: str  #: the same of ids
     named: str  #: that `c` is of this type and has one of these names
@@ -153,13 +154,13 @@ class SqlReader:
         statement = f"{self._sql.events} v.execution_id {self._sql.ids}"
         return self._answer(EventRow, statement, executions, self._otherwise.events)
 
-    def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
+    def links_of_artifacts(self, ids: Sequence[int], read: bool | None) -> list[Link]:
         statement = f"{self._sql.links} {_SIDE[read]} v.artifact_id {self._sql.ids}"
-        return self._answer(EventRow, statement, ids, lambda ids: self._otherwise.links_of_artifacts(ids, read))
+        return self._answer(Link, statement, ids, lambda ids: self._otherwise.links_of_artifacts(ids, read))
 
-    def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[EventRow]:
+    def links_of_executions(self, ids: Sequence[int], read: bool | None) -> list[Link]:
         statement = f"{self._sql.links} {_SIDE[read]} v.execution_id {self._sql.ids}"
-        return self._answer(EventRow, statement, ids, lambda ids: self._otherwise.links_of_executions(ids, read))
+        return self._answer(Link, statement, ids, lambda ids: self._otherwise.links_of_executions(ids, read))
 
     def close(self) -> None:
         if os.getpid() != self._process:

@@ -40,7 +40,7 @@ _DIALECT = SqlDialect(
         (SELECT json_array(json_group_array({_STEP})) FROM
             (SELECT * FROM EventPath WHERE event_id = v.id ORDER BY rowid) s)
         FROM Event v WHERE""",  # noqa: S608
-    links=f"SELECT json_array(v.artifact_id, v.execution_id, {_IS_READ}, json('[]')) FROM Event v WHERE",  # noqa: S608
+    links=f"SELECT json_array(v.artifact_id, v.execution_id, {_IS_READ}) FROM Event v WHERE",  # noqa: S608
     external=_KEYS,
     ids=_KEYS,
     named="""c.type_id = (SELECT min(t.id) FROM Type t WHERE t.type_kind = 2 AND coalesce(t.version, '') = ''

@@ -299,17 +299,16 @@ class MlmdStore:
         return self._with_artifacts([row])[0]
 
     def consumers(self, artifact: Artifact) -> list[Execution]:
-        readers = {link.execution_id for link in self._reader.links_of_artifacts([artifact.id], read=True)}
+        readers = {link.execution for link in self._reader.links_of_artifacts([artifact.id], read=True)}
         return self._with_artifacts(self._reader.executions_by_id(sorted(readers))) if readers else []
 
     def links(
         self, *, artifacts: Collection[int] = (), executions: Collection[int] = (), read: bool | None = None
     ) -> list[Link]:
-        events = itertools.chain(
-            batches.read_each(partial(self._reader.links_of_artifacts, read=read), artifacts),
-            batches.read_each(partial(self._reader.links_of_executions, read=read), executions),
-        )
-        found = [Link(artifact=e.artifact_id, execution=e.execution_id, read=e.read) for e in events]
+        found = [
+            *batches.read_each(partial(self._reader.links_of_artifacts, read=read), artifacts),
+            *batches.read_each(partial(self._reader.links_of_executions, read=read), executions),
+        ]
         return list(dict.fromkeys(found)) if artifacts and executions else found  # only both have the same event
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
