@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 import select
@@ -86,7 +87,7 @@ class ReadSession:
                 raise ConnectionResetError(_first_line(error)) from error
             raise QueryRefused(_first_line(error)) from error
         self._limit_s = None
-        return json.loads(f"[{','.join(row for (row,) in found)}]") if found else []
+        return json.loads(f"[{','.join(itertools.chain.from_iterable(found))}]") if found else []
 
     def close(self) -> None:
         with contextlib.suppress(self._error):

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import contains, itemgetter
 from typing import Any, TypeVar
 
 from spanwise.orchestrator.mlmd import batches
@@ -206,7 +207,7 @@ class SqlReader:
     ) -> list[R] | None:
         """The records, or None if ml_metadata has to be asked."""
         found = self._ask(statement, parameter, ahead)
-        if found is None or any(None in each[place].values() for place in _VALUES.get(row, ()) for each in found):
+        if found is None or any(_hold_null(found, place) for place in _VALUES.get(row, ())):
             return None
         return list(map(row._make, found))
 
@@ -286,6 +287,11 @@ class SqlReader:
         if (reason := str(refusal)) not in self._logged:
             self._logged.add(reason)
             log.info("sql-reading-refused", extra={"metadata": str(self._where), "reason": reason})
+
+
+def _hold_null(found: Sequence[Any], place: int) -> bool:
+    """Whether a value of the properties at this place of a row is null. Without a loop in Python: these are many."""
+    return any(map(contains, map(dict.values, map(itemgetter(place), found)), itertools.repeat(None)))
 
 
 def check_version(version: object) -> None:

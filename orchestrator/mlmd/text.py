@@ -30,6 +30,8 @@ Stored: TypeAlias = bool | int | str
 PIECE_BYTES = 2000
 """The index has the name of the property, too, of at most 255 characters."""
 
+_parse = json.JSONDecoder().raw_decode  # json.loads takes twice as long, since it looks for spaces around the value
+
 _JSON, _STRUCT = "json:", "mlmd-struct::"
 _INT32 = range(-(2**31), 2**31)
 
@@ -50,7 +52,7 @@ def decode(encoded: Stored) -> Value:
     text = encoded.removeprefix(_JSON)
     if "%" in text:
         text = text.replace("%5C", "\\").replace("%25", "%")
-    value: Value = json.loads(text)
+    value: Value = _parse(text)[0]
     return value
 
 
@@ -73,7 +75,7 @@ def name_piece(name: str, number: int) -> str:
 
 def join(first: Mapping[str, Stored], further: Mapping[str, Stored]) -> Mapping[str, Stored]:
     """The properties `first` with the rest of their texts, which is among `further`."""
-    if not any("#" in name for name in further):
+    if "#" not in "".join(further):  # faster than to look at one name after another; very few have it
         return first
     return {name: _join(name, value, further) for name, value in first.items() if "#" not in name}
 
