@@ -101,6 +101,7 @@ def serve_at(address: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _moto(address: str = "127.0.0.1") -> Iterator[dict[str, Any]]:
+    from moto.moto_server import werkzeug_app
     from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
     from werkzeug.serving import BaseWSGIServer
@@ -118,6 +119,10 @@ def _moto(address: str = "127.0.0.1") -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("put_object", "_key_response_post"):
             patch.setattr(S3Response, name, _one_at_a_time(getattr(S3Response, name)))
+        # For each request moto lists its 200 folders and tries 500 patterns, and werkzeug writes a line: half of the time.
+        finder = werkzeug_app.DomainDispatcherApplication
+        patch.setattr(finder, "get_backend_for_host", functools.cache(finder.get_backend_for_host))
+        patch.setattr(werkzeug_app.MotoRequestHandler, "log_request", lambda *_: None)
         try:
             yield {
                 "AWS_ACCESS_KEY_ID": "test",
