@@ -63,7 +63,7 @@ class Sqlite:
 
 
 class PostgreSql(Sqlite):
-    """A database of its own on a server."""
+    """A database of its own on a server, and a connection: to make them takes longer than most tests, which share them."""
 
     def __init__(self, server) -> None:
         from adbc_driver_postgresql import dbapi
@@ -73,6 +73,15 @@ class PostgreSql(Sqlite):
             cursor.execute(f"CREATE DATABASE {name}")
         self.url = f"{base}/{name}"
         self.connection = dbapi.connect(self.url, autocommit=True)
+
+    def empty(self) -> None:
+        """Ends what an earlier test has left connected, and drops what it has made."""
+        self.do(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        self.do("DROP SCHEMA public CASCADE")
+        self.do("CREATE SCHEMA public")
 
 
 @pytest.fixture(scope="session")
@@ -89,10 +98,17 @@ def server():
             yield url
 
 
+@pytest.fixture(scope="session")
+def shared_database(server):
+    made = PostgreSql(server)
+    yield made
+    made.close()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request, tmp_path, monkeypatch):
     """Rides of three days, none on the sixth."""
-    made = Sqlite(tmp_path) if request.param == "sqlite" else PostgreSql(request.getfixturevalue("server"))
+    made = Sqlite(tmp_path) if request.param == "sqlite" else request.getfixturevalue("postgresql")
     monkeypatch.setenv("RIDES_URL", made.url)
     made.do("CREATE TABLE rides (id bigint, at timestamp, fare double precision, who text)")
     made.do(
@@ -100,16 +116,16 @@ def database(request, tmp_path, monkeypatch):
         "(3, '2013-01-05 13:30:00', NULL, 'ü'), (4, '2013-01-05 23:59:59', 4.5, 'c'), (5, '2013-01-07 00:00:00', 5, 'd')"
     )
     yield made
-    made.close()
+    if request.param == "sqlite":
+        made.close()
 
 
 @pytest.fixture
-def postgresql(server, monkeypatch):
+def postgresql(shared_database, monkeypatch):
     """An empty database of PostgreSQL."""
-    made = PostgreSql(server)
-    monkeypatch.setenv("RIDES_URL", made.url)
-    yield made
-    made.close()
+    shared_database.empty()
+    monkeypatch.setenv("RIDES_URL", shared_database.url)
+    return shared_database
 
 
 @pytest.fixture
