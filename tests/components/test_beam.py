@@ -17,6 +17,7 @@ from spanwise.orchestrator.errors import LoadError, ParameterError
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.testing import Lake
 from tests.components.flow import Bench, only
+from tests.components.warm_beam import use_warm_workers
 
 PARTS = [random.Random(seed).uniform(-1e9, 1e9) for seed in range(21)]  # their sum depends on the order
 EMBEDDED = BeamSettings(runner="FnApiRunner")
@@ -65,30 +66,36 @@ def test_results_keep_the_order_of_the_parts(tmp_path):
     assert map_in_order(PARTS, double, beam=EMBEDDED, scratch=tmp_path) == here
 
 
-@pytest.mark.parametrize(
-    ("parts", "options", "beam"),
-    [
-        (MOST_PARTS_HERE, {}, False),
-        (MOST_PARTS_HERE + 1, {}, True),
-        (2, {"direct_num_workers": 2}, True),
-    ],
-    ids=["few parts", "many parts", "options"],
-)
-def test_beam_is_imported_only_for_many_parts_or_when_asked(tmp_path, parts, options, beam):
-    """A few parts need no Beam, whose import takes longer than a day's work on them; options are for Beam."""
+def test_beam_is_not_imported_for_few_parts(tmp_path):
+    """They need no Beam, whose import takes longer than a day's work on them."""
     program = f"""
 import sys
 from pathlib import Path
 from spanwise.components.beam import map_in_order
-from spanwise.orchestrator.beam_settings import BeamSettings
-beam = BeamSettings(options={options!r})
-print(sum(map_in_order(range({parts}), abs, beam=beam, scratch=Path({str(tmp_path)!r}))))
+from spanwise.orchestrator.beam_settings import HERE
+print(sum(map_in_order(range({MOST_PARTS_HERE}), abs, beam=HERE, scratch=Path({str(tmp_path)!r}))))
 print("apache_beam" in sys.modules)
 """
 
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path.cwd())
 
-    assert ran.stdout.split() == [str(sum(range(parts))), str(beam)]
+    assert ran.stdout.split() == [str(sum(range(MOST_PARTS_HERE))), "False"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "options"),
+    [(MOST_PARTS_HERE + 1, {}), (2, {"direct_num_workers": 2})],
+    ids=["many parts", "options"],
+)
+def test_beam_works_on_many_parts_and_when_asked(tmp_path, caplog, parts, options):
+    """Options are for Beam."""
+    caplog.set_level("INFO", "spanwise.beam")
+
+    found = map_in_order(range(parts), abs, beam=BeamSettings(options=options), scratch=tmp_path)
+
+    assert found == list(range(parts))
+    events = [r for r in caplog.records if r.name == "spanwise.beam"]
+    assert [(r.message, r.runner, r.parts) for r in events] == [("beam-job-started", "FnApiRunner", parts)]
 
 
 def test_a_process_forked_from_one_that_has_used_beam_uses_it_too(tmp_path):
@@ -122,9 +129,10 @@ def apply(function, part):
 
 @pytest.mark.slow
 def test_a_function_that_was_edited_since_it_was_loaded_is_refused_by_a_worker_in_another_process(
-    edited_module, tmp_path
+    edited_module, tmp_path, monkeypatch
 ):
     """It would load the file anew, and what the new code makes was cached under the key of the old."""
+    use_warm_workers(monkeypatch)
     module = edited_module("def work(x): return x * 2\n", "def work(x): return x * 3\n")
     elsewhere = BeamSettings(runner="FnApiRunner", options={"direct_running_mode": "multi_processing"})
 

@@ -23,6 +23,7 @@ from spanwise.components.evaluation.window_pass import measure_window, merge_all
 from spanwise.orchestrator import ParameterError
 from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from tests.components.flow import written
+from tests.components.warm_beam import use_warm_workers
 from tests.later import Later
 
 reference = Later("sklearn.metrics")
@@ -436,9 +437,11 @@ def pipeline_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory_rows", [10**6, 100])
-def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, memory_rows):
-    """Two workers that were started afresh give the same figures, with functions and a metric of a pipeline file."""
+@pytest.mark.parametrize(("memory_rows", "fresh"), [(10**6, True), (100, False)])
+def test_other_processes_know_the_pipeline_file(lake, tmp_path, pipeline_file, memory_rows, fresh, monkeypatch):
+    """Two workers that have not loaded it give the same figures, with functions and a metric of a pipeline file."""
+    if not fresh:
+        use_warm_workers(monkeypatch)
     asked = {
         "predict_fn": pipeline_file.predict,
         "custom": (pipeline_file.Wrong(),),

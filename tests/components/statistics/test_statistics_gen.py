@@ -18,6 +18,7 @@ from spanwise.orchestrator import ParameterError, UnreadableInput
 from spanwise.orchestrator.beam_settings import HERE, BeamSettings
 from tests.components.day import Day
 from tests.components.flow import Bench, only
+from tests.components.warm_beam import use_warm_workers
 
 
 @pytest.fixture
@@ -112,8 +113,9 @@ def test_statistics_are_the_same_bytes_with_threads(split, tmp_path):
 
 
 @pytest.mark.slow
-def test_statistics_are_the_same_bytes_in_several_processes(split, tmp_path):
+def test_statistics_are_the_same_bytes_in_several_processes(split, tmp_path, monkeypatch):
     """The same job on a multi-process runner gives the same bytes."""
+    use_warm_workers(monkeypatch)
     split(MIXED, row_group_size=400)
 
     alone = contents(counted(tmp_path), tmp_path / "alone")

@@ -39,6 +39,7 @@ from spanwise.components.transform.window_transform import transform_window
 from spanwise.orchestrator.beam_settings import BeamSettings
 from spanwise.orchestrator.errors import ColumnsChanged, NodeFailed, ParameterError, UnreadableInput
 from tests.components.flow import written
+from tests.components.warm_beam import use_warm_workers
 
 COLUMNS = int(os.environ.get("SPANWISE_TEST_COLUMNS", "1000"))  # the long form: 5000
 
@@ -690,8 +691,9 @@ def one_phase(columns):
 
 
 @pytest.mark.slow
-def test_several_processes_give_the_same_bytes(windows):
+def test_several_processes_give_the_same_bytes(windows, monkeypatch):
     """A Beam runner with worker processes gives the graph and examples of the embedded one, to the byte."""
+    use_warm_workers(monkeypatch)
     days = [windows.span(span) for span in (1, 2, 3)]
     options = {"direct_running_mode": "multi_processing", "direct_num_workers": 2}
     alone, together = windows.plan(days, one_phase), windows.plan(days, one_phase, beam=BeamSettings(options=options))
