@@ -28,7 +28,7 @@ from spanwise.scheduler.formatting import Document, add_options, as_document, fo
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
 from spanwise.scheduler.ledger.holder import is_heard, is_left_open
-from spanwise.scheduler.project.root import archive_of, claim_root
+from spanwise.scheduler.project.root import archive_of, check_root
 from spanwise.scheduler.project.settings import Settings
 
 if TYPE_CHECKING:
@@ -184,10 +184,9 @@ def _metadata(
             yield HealthCheck("reading", "warn", how, "pip install 'spanwise[postgresql]'")
         if deep and isinstance(where, DatabaseServer):
             yield _server(where)
-        if settings.root.is_dir():
-            yield (belongs := _identity(store, settings))
-            if belongs.level == "fail":
-                return  # nothing in this root is known to this store: all of it would look as if nobody needed it
+        yield (belongs := _identity(store, settings))
+        if belongs.level == "fail":
+            return  # all in this root would look as if nobody needed it, and all in the store as if it were lost
         yield from _pipelines(store, settings.root, deep=deep, elsewhere=elsewhere, progress=progress)
     except SpanwiseError as error:
         yield HealthCheck("metadata", "fail", "unavailable", str(error))
@@ -237,7 +236,7 @@ def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:
 
 def _identity(store: Store, settings: Settings) -> HealthCheck:
     try:
-        claim_root(store, settings)
+        check_root(store, settings)
     except SpanwiseError as error:
         return HealthCheck("root and metadata", "fail", "do not belong together", str(error))
     return HealthCheck("root and metadata", "ok", "belong together")

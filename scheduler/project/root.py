@@ -1,14 +1,17 @@
 """The root: the folder or URL of artifacts and logs, and the one metadata store that it belongs to.
 
-The folders of a root are numbered by execution, so using it with another store would mix two histories. The store has
-an identity, and each root records the identity of its store.
+The folders of a root are numbered by execution, so using it with another store would mix two histories. The store
+records places relative to the root, so in another root none of its artifacts would be found. The store has an identity
+and names the root that it was first used with; a root records the identity of its store, and keeps it when it is moved.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
+import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -100,11 +103,7 @@ def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterato
             url = str(copy_database_files(where.path, folder))
         opened = open_store(url, root=settings.root, archive=archive_of(settings), deadline_s=deadline_s)
         store = stack.enter_context(contextlib.closing(opened))
-        recorded, known = _recorded_identity(settings.root), identity(store)
-        if (recorded is None or recorded != known) and (archive := archive_of(settings)) is not None:
-            recorded = archive.claimed_by()  # this folder's copies may be those of a root that was emptied since
-        if recorded is not None and recorded != known:
-            raise _wrong_store_error(settings)
+        check_root(store, settings)
         yield store
 
 
@@ -164,22 +163,35 @@ def _stamp(file: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
+def check_root(store: Store, settings: Settings) -> None:
+    """Raises SettingsError when the root or the store belongs to another. Reads only."""
+    claim, recorded = store.find_claim(*_IDENTITY), _recorded_identity(settings.root)
+    if (recorded is None or recorded != _id_of(claim)) and (archive := archive_of(settings)) is not None:
+        recorded = archive.claimed_by()  # this folder's copies may be those of a root that was emptied since
+    _refuse_others(settings, recorded, claim)
+
+
 def claim_root(store: Store, settings: Settings, *, again: bool = False) -> None:
-    """Records in the root which store it belongs to; raises SettingsError when it belongs to another."""
-    recorded, known = _recorded_identity(settings.root), identity(store)
+    """Records in the root and in the store that they belong together.
+
+    Raises:
+        SettingsError: one of them belongs to another.
+    """
+    claim, recorded = store.find_claim(*_IDENTITY), _recorded_identity(settings.root)
     archive = archive_of(settings)
-    if archive is not None and not (again and recorded == known):
+    if archive is not None and not (again and recorded == _id_of(claim)):
         # somebody may have emptied the bucket since this folder was made
         recorded = archive.claimed_by()
-    if recorded is not None and recorded != known:
-        raise _wrong_store_error(settings)
-    if recorded is not None and _recorded_identity(settings.root) == known:
+    _refuse_others(settings, recorded, claim)
+    if recorded is not None and _recorded_identity(settings.root) == recorded:
         return
-    if known is None:
-        with contextlib.suppress(AlreadyClaimed):  # another process was first
-            store.claim(Claim(*_IDENTITY, {"id": uuid.uuid4().hex}))
-        known = identity(store)
-    if archive is not None and archive.claim(str(known)) != known:
+    if claim is None:
+        with contextlib.suppress(AlreadyClaimed):  # another process was first, perhaps one with another root
+            store.claim(Claim(*_IDENTITY, {"id": uuid.uuid4().hex, "root": _name_root(settings)}))
+        claim = store.find_claim(*_IDENTITY)
+        _refuse_others(settings, None, claim)
+    known = str(_id_of(claim))
+    if archive is not None and archive.claim(known) != known:
         raise _wrong_store_error(settings)
     draft = settings.root / f"{NOTE}.{os.getpid()}"
     try:
@@ -200,8 +212,42 @@ def _recorded_identity(root: Path) -> str | None:
 
 def identity(store: Store) -> str | None:
     """The unique id of a store; None until a root was used with it."""
-    claim = store.find_claim(*_IDENTITY)
+    return _id_of(store.find_claim(*_IDENTITY))
+
+
+def _id_of(claim: Claim | None) -> str | None:
     return None if claim is None else str(claim.facts["id"])
+
+
+def _name_root(settings: Settings) -> str:
+    """The root, for the store that it belongs to: a folder is one of its host's."""
+    return settings.url or f"{socket.gethostname()}:{settings.root.resolve()}"
+
+
+def _refuse_others(settings: Settings, recorded: str | None, claim: Claim | None) -> None:
+    """Raises SettingsError unless the root, which records this store, and the store with this claim belong together.
+
+    A root that records none belongs to an unused store, or to one that was first used with this very root: whoever
+    was to record it in the root may have died, or the root was removed.
+    """
+    if recorded is not None and recorded != _id_of(claim):
+        raise _wrong_store_error(settings)
+    if recorded is None and claim is not None and claim.facts.get("root") != _name_root(settings):
+        raise _wrong_root_error(settings, claim)
+
+
+def _wrong_root_error(settings: Settings, claim: Claim) -> SettingsError:
+    if settings.url:
+        note = f"store the text {_id_of(claim)} as {settings.url}/{NOTE}"
+    else:
+        folder = settings.root.absolute()
+        note = f"mkdir -p {shlex.quote(str(folder))} && echo {_id_of(claim)} > {shlex.quote(str(folder / NOTE))}"
+    return SettingsError(
+        f"The metadata {settings.redacted_metadata} belongs to another root than {settings.place}: it was first used "
+        f"with {claim.facts.get('root', 'one that it does not name')}. Its artifacts would not be found here.\n"
+        "Use that root, wherever it is now (`root` in spanwise.toml, or --root DIR), or other metadata for this one.\n"
+        f"If its files are gone for good, go on without them:  {note}"
+    )
 
 
 def _wrong_store_error(settings: Settings) -> SettingsError:

@@ -80,3 +80,21 @@ def test_gc_of_a_copy_knows_its_folders_and_leaves_the_original_alone(tmp_path, 
     assert "no run writes" not in said
     assert sorted((original / ".spanwise").rglob("*")) == before
     assert len(list((copy / ".spanwise" / "rides" / "Trainer" / "model").iterdir())) == 1, said
+
+
+def test_the_metadata_of_one_root_are_not_used_with_another(tmp_path):
+    """Every command refuses and names the first root; a root that is moved keeps the metadata that it has elsewhere."""
+    project = lay_out(tmp_path / "project", spans=2)
+    (project / "spanwise.toml").write_text(f'metadata = "{tmp_path / "metadata.db"}"\n')
+    call(project, "run", "rides.py", "--span", "1")
+
+    commands = ["runs", "artifacts rides", "window rides.py", "schedule status rides.py", "gc", "doctor --deep"]
+    refused = [call(project, *command.split(), "--root", "new", code=None) for command in commands]
+    refused.append(call(project, "run", "rides.py", "--span", "2", "--root", "new", code=2))
+
+    for said in refused:
+        assert f":{project / '.spanwise'}. Its artifacts would not be found here." in said, said
+        assert "there is nothing at" not in said
+    (project / ".spanwise").rename(project / "new")
+    assert "complete" in call(project, "run", "rides.py", "--span", "2", "--root", "new")
+    assert "fail" not in call(project, "doctor", "--root", "new")

@@ -1,10 +1,11 @@
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spanwise.orchestrator import SettingsError, StoreUnavailable
-from spanwise.orchestrator.store import MemoryStore
+from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
 
@@ -27,14 +28,48 @@ def test_a_root_notes_the_store_it_is_first_used_with(tmp_path: Path) -> None:
     assert [f.name for f in tmp_path.iterdir()] == [root.NOTE]
 
 
-def test_two_roots_may_belong_to_one_store(tmp_path: Path) -> None:
-    """Its numbers are used once, whichever root they name a folder in."""
+def test_the_store_of_another_root_is_refused(tmp_path: Path) -> None:
+    """None of its artifacts lies below a new root; the error names its root and, if that is gone, how to go on."""
     store = MemoryStore()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        root.claim_root(store, settings(tmp_path / name))
+    root.claim_root(store, settings(tmp_path / "a"))
 
-    assert (tmp_path / "a" / root.NOTE).read_text() == (tmp_path / "b" / root.NOTE).read_text()
+    with pytest.raises(SettingsError, match=f"first used with .*:{tmp_path / 'a'}") as refused:
+        root.claim_root(store, settings(tmp_path / "b"))
+
+    assert list((tmp_path / "b").iterdir()) == []
+    subprocess.run(str(refused.value).partition("without them:  ")[2], shell=True, check=True)
+    root.claim_root(store, settings(tmp_path / "b"))
+
+
+def test_a_root_that_was_removed_is_made_anew_at_its_place(tmp_path: Path) -> None:
+    """So is one whose first process died before it had recorded the store there."""
+    store = MemoryStore()
+    root.claim_root(store, settings(tmp_path))
+    (tmp_path / root.NOTE).unlink()
+
+    root.claim_root(store, settings(tmp_path))
+
+    assert (tmp_path / root.NOTE).read_text().strip() == root.identity(store)
+
+
+def test_of_two_new_roots_one_takes_a_new_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other is refused, however near they come: it looked before, and claims after."""
+    store = MemoryStore()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    claim = store.claim
+
+    def claim_second(*claims: Claim) -> None:
+        monkeypatch.undo()
+        root.claim_root(store, settings(tmp_path / "a"))
+        claim(*claims)
+
+    monkeypatch.setattr(store, "claim", claim_second)
+
+    with pytest.raises(SettingsError, match="belongs to another root"):
+        root.claim_root(store, settings(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("known", [True, False])
