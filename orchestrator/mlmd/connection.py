@@ -8,9 +8,10 @@ Python's `sqlite3` switches the log on before ml-metadata opens the file. Each o
 drops all of a process's locks on a file when it closes *any* descriptor of it, so this happens only while nothing in
 this process has the file open. The list of open descriptors says so, whoever opened the file.
 
-Servers. A broken connection is opened again once. Whether an interrupted write has landed is unknown here; the caller
-catches `ConnectionLost` and checks. ml-metadata waits for a server without an end, and no thread of the process runs
-meanwhile, so the sockets that it opens are bounded: see `orchestrator.mlmd.silence`.
+Servers. A broken connection is opened again; a server that does not let it in, as one that is restarted, is waited for
+as long as a locked database. Whether an interrupted write has landed is unknown here; the caller catches
+`ConnectionLost` and checks. ml-metadata waits for a server without an end, and no thread of the process runs meanwhile,
+so the sockets that it opens are bounded: see `orchestrator.mlmd.silence`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ OWN_COLLATION = "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 _MAKES_DATABASE = "Creating database"
 
+_LOCK_POLL_S, _RESTART_POLL_S = 0.008, 0.4
+
 _opening = threading.Lock()  # no other thread may open a file between the check and its use
 
 _BROKEN = (errors.InternalError, errors.UnavailableError, errors.CancelledError, errors.UnknownError)
@@ -67,7 +70,7 @@ class NameTaken(Exception):
 class StoreConnection:
     """One open store, of the process that opened it.
 
-    `deadline_s` is how long to wait for a database that others have locked.
+    `deadline_s` is how long to wait for a database that others have locked, and for a server that has gone away.
     """
 
     def __init__(self, where: Location, *, deadline_s: float, migrate: bool = False) -> None:
@@ -221,7 +224,7 @@ class StoreConnection:
         if self._broken:
             # Reconnects to a server. On a file, ml_metadata leaves its transaction open after SQLite has ended it by
             # itself, as on a full disk, which would block all later writes.
-            self._store = self._connect()
+            self._store = self._connect(again=isinstance(self._where, DatabaseServer))
             self._broken = False
             self.reconnects += 1
 
@@ -232,7 +235,8 @@ class StoreConnection:
                 "A connection does not survive a fork: open it in the child, after the fork: open_store(…)"
             )
 
-    def _connect(self, *, migrate: bool = False) -> Proto:
+    def _connect(self, *, migrate: bool = False, again: bool = False) -> Proto:
+        """Connects; `again` to a server that has answered before, and is perhaps being restarted."""
         config = _config(self._where)
         waiting_until = time.monotonic() + self.deadline_s
         while True:
@@ -245,9 +249,9 @@ class StoreConnection:
                     config.mysql.skip_db_creation = True  # a role that may not, and that need not if there is one
                     continue
                 # Processes that create a server's tables at the same moment conflict.
-                if not _is_transient(error) or time.monotonic() >= waiting_until:
+                if not (again or _is_transient(error)) or time.monotonic() >= waiting_until:
                     raise translate_error(error, self._where, reason=self._find_reason(error)) from error
-                _pause()
+                _pause(_RESTART_POLL_S if again else _LOCK_POLL_S)
             else:
                 return store
 
@@ -316,8 +320,8 @@ def _is_transient(error: Exception) -> bool:
     )
 
 
-def _pause() -> None:
-    time.sleep(random.uniform(0.001, 0.008))  # noqa: S311  so that two that wait do not wake together
+def _pause(most_s: float = _LOCK_POLL_S) -> None:
+    time.sleep(random.uniform(most_s / 8, most_s))  # noqa: S311  so that two that wait do not wake together
 
 
 def _config(where: Location) -> Proto:

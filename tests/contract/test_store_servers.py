@@ -12,7 +12,7 @@ import pytest
 
 from spanwise.orchestrator.errors import StoreError, StoreUnavailable
 from spanwise.orchestrator.lease import TTL_S
-from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.mlmd import connection, open_store
 from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.mlmd.silence import SILENT_S
 from spanwise.orchestrator.run import Run, State
@@ -114,6 +114,34 @@ def test_every_write_is_made_once_when_the_connection_breaks(wire, store, how):
     assert [told(e) for e in store.executions(run)] == [told(ended)]
     assert next(store.newest(MODELS)).id == ended.outputs["model"][0].id
     assert [a.name for a in store.newest(MODELS)] == [f"{MODELS}/2", f"{MODELS}/1"]
+
+
+def test_a_server_that_is_restarted_is_waited_for(wire, store, monkeypatch):
+    """A question and a write that come meanwhile are answered when it is back; the first connection is not waited for."""
+    made = publish(store, MODELS, model())
+    pauses = []
+
+    def pause(most_s):
+        pauses.append(most_s)
+        if len(pauses) == 3:
+            wire.come_back()
+
+    monkeypatch.setattr(connection, "_pause", pause)
+
+    wire.go_away()
+    asked = told(store.execution(made.id))
+    pauses.clear()
+    wire.go_away()
+    store.claim(Claim("tick", "1", {"n": 1}))
+    pauses.clear()
+    wire.go_away()
+    with pytest.raises(StoreUnavailable, match="is unavailable"):
+        open_store(wire.url)
+
+    assert asked == told(made)
+    assert pauses == []
+    wire.come_back()
+    assert store.find_claim("tick", "1").facts["n"] == 1
 
 
 def test_a_taken_claim_is_refused_when_the_connection_breaks(wire, store):

@@ -33,6 +33,13 @@ class Wire:
     def lose_the_next_commits_answer(self):
         self._order("lose")
 
+    def go_away(self):
+        """Cuts, and accepts nobody until `come_back`, as a server that is restarted."""
+        self._order("away")
+
+    def come_back(self):
+        self._order("back")
+
     def close(self):
         self._process.kill()
         self._process.join()
@@ -45,22 +52,33 @@ class Wire:
 
 def _serve(orders, host, port):
     listener = socket.create_server(("127.0.0.1", 0))
+    near = listener.getsockname()
     lose, ends = threading.Event(), []
 
-    def accept():
-        while True:
-            client, _ = listener.accept()
-            ends.append(_Ends(client, socket.create_connection((host, port)), lose))
+    def accept(listener):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                ends.append(_Ends(client, socket.create_connection((host, port)), lose))
 
-    threading.Thread(target=accept, daemon=True).start()
-    orders.send(listener.getsockname()[1])
+    def listen(listener):
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+
+    listen(listener)
+    orders.send(near[1])
     while True:
         match orders.recv():
             case "lose":
                 lose.set()
-            case "cut":
+            case "cut" | "away" as order:
+                if order == "away":
+                    listener.shutdown(socket.SHUT_RDWR)  # close() alone would not end accept()
+                    listener.close()
                 while ends:
                     ends.pop().close()
+            case "back":
+                listener = socket.create_server(near)
+                listen(listener)
         orders.send(lose.is_set())
 
 
