@@ -215,6 +215,8 @@ def _named(name: str, doc: str | None) -> dict[str, str]:
 
 def _settings(names: Mapping[str, object]) -> list[bytes | ValueChild]:
     """What the module with these globals sets in libraries for all code of the process, such as a seed."""
+    if "__spec__" not in names:  # a function that was sent by value has only the names that it uses
+        names = vars(sys.modules.get(str(names.get("__name__")), types.ModuleType("")))
     loader, file = getattr(names.get("__spec__"), "loader", None), names.get("__file__")
     if isinstance(loader, SourceLoader):
         found = _statements(loader.source)

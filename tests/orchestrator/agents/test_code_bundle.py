@@ -203,6 +203,28 @@ def test_nodes_of_classes_that_are_made_in_functions_can_be_sent(sent):
     assert sent({}, {}, MADE_IN_FUNCTIONS) == ["Importer fits", "Make fits"]
 
 
+SETS_SOMETHING = """\
+import os
+from spanwise.orchestrator import Component, Output, Pipeline, Report
+os.environ["OMP_NUM_THREADS"] = "1"
+def more_than(least):
+    return lambda value: value > least
+def make(n):
+    class Make(Component):
+        def run(self, report: Output[Report]) -> None:
+            return n
+    return Make
+class Apply(Component):
+    def run(self, report: Output[Report], function: object) -> None: function()
+pipeline = Pipeline("flow", [make(3)(), Apply(function=more_than(3))])
+"""
+
+
+def test_what_functions_make_can_be_sent_from_a_module_that_sets_something(sent):
+    """Its code goes by value, and its module is loaded there too, so what that sets in libraries is set."""
+    assert sent({}, {}, SETS_SOMETHING) == ["Make fits", "Apply fits"]
+
+
 def test_a_pipeline_of_libraries_alone_has_no_files():
     """Nodes of spanwise are there already."""
     from spanwise.components import Importer
