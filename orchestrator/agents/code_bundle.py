@@ -41,8 +41,8 @@ class CodeBundle:
     """A pipeline, the files of its code, and the environment that it was packed in."""
 
     files: Mapping[str, bytes]  #: by place below the folder that modules are imported from
-    modules: tuple[str, ...]  #: those that the pickled pipeline names
-    content: bytes  #: the pickled pipeline
+    origins: Mapping[str, str]  #: where each of them lies here
+    shipment: Shipment  #: the pipeline, for a machine where they lie at the same places
     environment: Environment
     meanings: Mapping[str, CodeMeaning]  #: what the code of each node means here
 
@@ -62,8 +62,8 @@ def pack(pipeline: Pipeline) -> CodeBundle:
         libraries.update(node.libraries if isinstance(node, Component) else ())
     return CodeBundle(
         files=found.files,
-        modules=tuple(name for name, _ in shipment.modules),
-        content=shipment.content,
+        origins=found.origins,
+        shipment=shipment,
         environment=environment(libraries),
         meanings={node.name: meaning_of(node) for node in pipeline if isinstance(node, Component)},
     )
@@ -108,24 +108,41 @@ def differences(wanted: Environment, there: Environment) -> list[str]:
 
 
 def unpack(bundle: CodeBundle, folder: Path) -> Pipeline:
-    """Writes the files below a folder, and loads the pipeline from them. Runs what the sender says.
+    """Loads the pipeline: from its files where this machine has them, or else from copies below a folder.
+
+    Code finds the files beside it by `__file__`, which is that of a copy only where there is nothing to find.
+    Runs what the sender says.
 
     Raises:
         LoadError: a module cannot be imported there.
     """
-    for name, text in bundle.files.items():
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(text)
-    sys.path.insert(0, str(folder))
-    modules = tuple((name, str(_place_of(bundle, name, folder))) for name in bundle.modules)
+    shipment = bundle.shipment if _lies_here(bundle) else _copy(bundle, folder)
+    sys.path[:0] = [path for path in shipment.paths if path not in sys.path]
     try:
-        pipeline = user_code.unpack(Shipment(modules, (), bundle.content))
+        pipeline = user_code.unpack(shipment)
     except Exception as error:
         raise LoadError(f"the code of the pipeline cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(pipeline, Pipeline):
         raise NodeFailed(f"A bundle held {type(pipeline).__name__} instead of a pipeline.")
     return pipeline
+
+
+def _lies_here(bundle: CodeBundle) -> bool:
+    """Whether this machine has the files where the sender has them, such as on a shared file system."""
+    try:
+        return all(Path(bundle.origins[name]).read_bytes() == content for name, content in bundle.files.items())
+    except OSError:
+        return False
+
+
+def _copy(bundle: CodeBundle, folder: Path) -> Shipment:
+    """Writes the files below a folder."""
+    for name, content in bundle.files.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    modules = tuple((name, str(_place_of(bundle, name, folder))) for name, _ in bundle.shipment.modules)
+    return Shipment(modules, (str(folder),), bundle.shipment.content)
 
 
 def _place_of(bundle: CodeBundle, module: str, folder: Path) -> Path:
@@ -138,6 +155,7 @@ class _Closure:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.origins: dict[str, str] = {}
         self.libraries: set[str] = set()
         self._seen: set[str] = set()
 
@@ -149,7 +167,8 @@ class _Closure:
         is_package = Path(file).name == "__init__.py" if package is None else package
         path = name.replace(".", "/")
         content = Path(file).read_bytes()
-        self.files[f"{path}/__init__.py" if is_package else f"{path}{Path(file).suffix}"] = content
+        place = f"{path}/__init__.py" if is_package else f"{path}{Path(file).suffix}"
+        self.files[place], self.origins[place] = content, str(Path(file).absolute())
         above = name.rpartition(".")[0]
         if above:
             self._follow(Import(above, 0, (), None), "")

@@ -118,14 +118,20 @@ for node in pipeline:
 
 @pytest.fixture
 def sent(tmp_path):
-    """Packs a pipeline file with a variable of the environment, and says what becomes of its nodes elsewhere."""
+    """Packs a pipeline file with a variable of the environment, and says what becomes of its nodes elsewhere.
 
-    def send(here, there, text, edited=None):
+    There the file is gone, or what is `left` at its place.
+    """
+
+    def send(here, there, text, edited=None, left=None):
         file, packed = tmp_path / "flow.py", tmp_path / "packed"
         file.write_text(text)
         command = [sys.executable, "-c", EDITED_SCRIPT, tmp_path, packed, edited or text]
         subprocess.run(command, check=True, env=os.environ | here)
-        file.unlink()
+        if left is None:
+            file.unlink()
+        else:
+            file.write_text(left)
         checking = [sys.executable, "-c", CHECKER, packed, tmp_path / "elsewhere"]
         return subprocess.run(
             checking, check=True, capture_output=True, text=True, env=os.environ | there
@@ -225,6 +231,27 @@ def test_what_functions_make_can_be_sent_from_a_module_that_sets_something(sent)
     assert sent({}, {}, SETS_SOMETHING) == ["Make fits", "Apply fits"]
 
 
+FINDS_ITS_FOLDER = """\
+from pathlib import Path
+from spanwise.orchestrator import Component, Output, Pipeline, Report
+HERE = Path(__file__).parent
+class Make(Component):
+    def run(self, report: Output[Report]) -> None: (HERE / "words.txt").read_text()
+pipeline = Pipeline("flow", [Make()])
+"""
+
+
+def test_code_that_lies_at_the_same_place_there_is_loaded_from_it(sent):
+    """Most clusters share a file system: files beside it were not found, and `HERE` was refused as another value."""
+    assert sent({}, {}, FINDS_ITS_FOLDER, left=FINDS_ITS_FOLDER) == ["Make fits"]
+
+
+@pytest.mark.parametrize("left", [None, FINDS_ITS_FOLDER + "HERE = None\n"], ids=["nothing", "another"])
+def test_code_that_needs_its_folder_is_refused_where_it_does_not_lie_there(sent, left):
+    """What lies at its place has to be what was sent, byte for byte."""
+    assert "flow.HERE is not what was sent" in sent({}, {}, FINDS_ITS_FOLDER, left=left)[0]
+
+
 def test_a_pipeline_of_libraries_alone_has_no_files():
     """Nodes of spanwise are there already."""
     from spanwise.components import Importer
@@ -245,4 +272,4 @@ def _pack_flights():
     from spanwise.pipelines.flights import flights
 
     bundle = pack(flights("/data", "/serving"))
-    return {*bundle.modules}, bundle.environment.libraries
+    return {name for name, _ in bundle.shipment.modules}, bundle.environment.libraries
