@@ -41,6 +41,8 @@ class HostsEngine:
 class HostLine:
     """The line to an agent, over its standard streams."""
 
+    agent = page_url = ""
+
     def __init__(self, name, variable, hidden):
         self.place = name
         theirs_in, ours_out = os.pipe()
