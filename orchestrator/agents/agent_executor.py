@@ -324,7 +324,8 @@ class AgentExecutor:
     def _place(self, agent: _Member, line: AgentLine) -> None:
         assert agent.job is not None
         page_url = self._page_url.replace("{agent}", line.agent) or line.page_url
-        agent.placement = Placement(place=f"{self._engine.name}: {line.place}", page_url=page_url)
+        name = self._engine.name.removesuffix(":")
+        agent.placement = Placement(place=f"{name}: {line.place}", page_url=page_url)
         self._tell(JobPlaced(agent.job.id, agent.placement))
 
     def _first(self, agent: _Member, line: AgentLine) -> Iterator[Report]:
