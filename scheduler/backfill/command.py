@@ -33,7 +33,7 @@ from spanwise.scheduler.backfill.plan import (
     refuse_overlap,
 )
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_backfill, record_backfill, set_stage
-from spanwise.scheduler.formatting import format_count, format_json
+from spanwise.scheduler.formatting import format_count, format_json, format_time
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import list_pauses
 from spanwise.scheduler.ledger.schedules import list_keys
@@ -214,9 +214,21 @@ def close_outside(settings: Settings, plan: BackfillPlan, loaded: Loaded) -> lis
 
 
 def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan, loaded: Loaded) -> Backfill:
-    """Records a planned backfill."""
+    """Records a planned backfill.
+
+    Raises:
+        UsageError: parallel runs would miss what there is already, since this host's clock is behind.
+    """
+    began = datetime.now(UTC)
     with root.open_for_writing(settings) as store:
-        newest = next(iter(store.runs(loaded.pipeline.name)), None)
+        newest = next(store.runs(loaded.pipeline.name, limit=1), None)
+        last = newest and (newest.ended or newest.started)
+        if plan.parallel > 1 and newest and last and last > began:
+            raise UsageError(
+                f"By the clock of this host, run {newest.number} of {newest.pipeline!r} ends in the future, at "
+                f"{format_time(last)}; it is {format_time(began)} here. Parallel runs see what was recorded before the "
+                "backfill began, so they would miss what that run made. Set the clock, or leave out --parallel."
+            )
         return record_backfill(
             store,
             Backfill(
@@ -230,7 +242,7 @@ def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan
                 train=plan.train,
                 parallel=plan.parallel,
                 from_scratch=not plan.warm_start,
-                began=datetime.now(UTC),
+                began=began,
                 after_run=0 if newest is None else newest.number,
             ),
             settings.root,

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import signal
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -77,6 +78,22 @@ def test_three_corrected_days_make_one_model(world: World, words: tuple[str, ...
     assert sorted((r.span is None, len(r.nodes)) for r in made) == [(False, 2), (False, 2), (False, 2), (True, 3)]
     assert len({r.token for r in made}) == 1, "one lease from the first to the last"
     assert out.splitlines()[-1] == "Backfill days/1: complete; 3 of 3 spans done, trained."
+
+
+def test_a_clock_behind_that_of_an_earlier_run_makes_no_parallel_backfill(world: World) -> None:
+    """Its runs see what there was when it began, by this clock: what the earlier run made would be missing in silence."""
+    world.lived(2)
+    ended = datetime.now(UTC) + timedelta(minutes=2)
+    with world.store() as store:
+        store.update_run(replace(world.runs()[-1], ended=ended))
+    words = ("backfill", "days.py", "--span", "2024-05-01..2024-05-02", "--train-once", "--force")
+
+    code, _, err = world(*words, "--parallel", "2")
+
+    assert code == 2
+    assert "By the clock of this host, run 2 of 'days' ends in the future" in err
+    assert len(world.runs()) == 2
+    assert world(*words)[0] == 0, "one after the other, each run sees all that there is"
 
 
 def test_a_failed_day_does_not_stop_the_others(world: World) -> None:
