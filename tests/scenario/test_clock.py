@@ -40,8 +40,8 @@ class HourlyPlace(Place):
         monkeypatch.setenv("SPANWISE_COMPRESSED", str(folder))
         monkeypatch.setenv("SPANWISE_TICKING_CRON", "0 * * * *")
 
-    def scheduler(self, command, root):
-        return "tests.scenario.compressed", self.schedule, root, self.jump_s
+    def scheduler(self, command):
+        return "tests.scenario.compressed", self.schedule, self.root, self.jump_s
 
     def start_loaded(self, *words):
         """Starts a scheduler, and waits until it has loaded its file: it takes the ticks from then on."""
@@ -119,13 +119,11 @@ def test_a_run_that_succeeded_ran_although_its_lineage_server_never_answers(hour
 
 @pytest.mark.slow
 def test_two_schedulers_started_at_once_run_no_tick_twice(place):
-    """Each tick is taken by one of them, however close they come; each has a root of its own, on one database."""
-    place.monkeypatch.setenv("SPANWISE_METADATA", str(place.root / "metadata.db"))
-    place.root.mkdir()
+    """Each tick is taken by one of them, however close they come."""
     place.every(1)
     for _ in range(PAIRS):
-        pair = [place.start(), place.start(root=place.folder / "other")]
-        count = len(place.entries()) if (place.root / "metadata.db").exists() else 0
+        pair = [place.start(), place.start()]
+        count = len(place.entries()) if place.metadata else 0
         place.until(lambda entries, count=count: len(entries) > count)
         place.until(lambda _: all("schedule-loaded" in place.logs(n) for n in (-1, -2)))  # both take signals by then
         for one in pair:

@@ -45,15 +45,15 @@ class Place:
         self.monkeypatch.setenv("SPANWISE_TICKING_CRON", f"* * * * * */{seconds}" if seconds else "@yearly")
         self.monkeypatch.setenv("SPANWISE_TICKING_POLICY", policy)
 
-    def start(self, *words, command="start", root=None):
+    def start(self, *words, command="start"):
         with (self.folder / f"log.{len(self.started)}").open("w") as log:
-            one = Marked(*self.scheduler(command, root or self.root), *words, stderr=log, stdout=log)
+            one = Marked(*self.scheduler(command), *words, stderr=log, stdout=log)
         self.started.append(one)
         return one
 
-    def scheduler(self, command, root):
+    def scheduler(self, command):
         """The module that is started, and its first arguments."""
-        return self.program, "schedule", command, self.schedule, "--root", root
+        return self.program, "schedule", command, self.schedule, "--root", self.root
 
     def tick(self):
         """One one-shot, to its end; its exit code."""
