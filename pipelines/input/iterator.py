@@ -7,12 +7,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 from spanwise.orchestrator.errors import StateMismatch
 from spanwise.pipelines.input.commits import PassCommits
 from spanwise.pipelines.input.execution.budget import PassBudget
+from spanwise.pipelines.input.execution.closing import close_safely
 from spanwise.pipelines.input.graph.fingerprint import of_files, of_steps
 from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import (
@@ -83,7 +85,8 @@ class DatasetIterator(Iterator[Element]):
             consumer = self._opening.options.consumer
             self._count = PassCount() if consumer is None else consumer.begin_pass()
             self._stream = opening.open(graph) if self._blocks else open_elements(opening, graph)
-            self._end = weakref.finalize(self, _end, self._stream, self.tuner, self._commits)
+            end = partial(_end, self._stream, self.tuner, self._commits)
+            self._end = weakref.finalize(self, close_safely, end)
         return self._stream
 
     def _graph(self) -> Op:

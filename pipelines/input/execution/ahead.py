@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 
 from spanwise.pipelines.input.execution.callers import CallerTeam, Workers
+from spanwise.pipelines.input.execution.closing import close_safely
 from spanwise.pipelines.input.execution.process import Function
 from spanwise.pipelines.input.execution.window import Permits, SlotWindow
 from spanwise.pipelines.input.op import AUTOTUNE, Element, Knob, Opening, PassLimits, State, Stream
@@ -79,7 +80,7 @@ class AheadStream(Stream):
         if function is not None and num_parallel is not None:
             calls = None if budget is None else budget.calls
             self._window.team = CallerTeam(function, num_parallel, workers, name, self._window.finish, calls)
-        self._closer = weakref.finalize(self, self._window.close)
+        self._closer = weakref.finalize(self, close_safely, self._window.close)
 
     @property
     def watch(self) -> Callable[[int, int], None] | None:

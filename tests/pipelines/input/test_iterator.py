@@ -16,6 +16,7 @@ import pytest
 from spanwise.orchestrator.errors import DatasetError, StateMismatch
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.op import mix_seed
+from tests.servers import eventually
 
 
 def test_nothing_happens_before_the_first_element():
@@ -54,6 +55,32 @@ def test_a_dropped_pass_gives_back_what_it_holds():
 
     assert gone() is None
     assert ended == [True]
+
+
+def closed_in(cycle):
+    """The thread in which a pass is closed that is dropped here, alone or in a cycle."""
+    closed = []
+
+    def source():
+        try:
+            yield from range(10)
+        finally:
+            closed.append(threading.current_thread())
+
+    holder = [iter(inputs.from_generator(source))]
+    next(holder[0])
+    if cycle:
+        holder.append(holder)
+    del holder
+    gc.collect()
+    eventually(lambda: closed)
+    return closed[0]
+
+
+def test_garbage_is_closed_in_a_thread_of_its_own():
+    """The collector runs in any thread, which may hold the lock that closing needs; who drops the last reference knows."""
+    assert closed_in(cycle=True) is not threading.current_thread()
+    assert closed_in(cycle=False) is threading.current_thread()
 
 
 def test_a_state_of_another_graph_is_refused():

@@ -1,5 +1,6 @@
 """Facts about the data service: a test for each case of `tests/conformance/cases/data.json`, named by its id."""
 
+import gc
 import itertools
 import json
 import random
@@ -216,6 +217,21 @@ def test_SV_19_too_few_files_is_an_error_for_both(five, files):
     for mode in ("file", "file_or_data"):
         with pytest.raises(DatasetError, match="not enough for the required 5 shards/workers"):
             list(at(five, 3, inputs.from_parquet(files[:4]), mode))
+
+
+def test_a_consumer_that_is_garbage_leaves_whatever_the_collector_interrupts(one, caplog):
+    """A dispatcher's thread that collected it in the middle of an answer waited for itself, until its time was up."""
+    caplog.set_level("INFO", "spanwise.service.consumer")
+    cycle = [iter(inputs.range(1000).distribute(one.target, OFF))]
+    next(cycle[0])
+    cycle.append(cycle)
+    del cycle
+
+    with one.dispatcher._keeper.changed:
+        gc.collect()
+    eventually(lambda: not one.dispatcher.status()["jobs"])
+
+    assert "leave-failed" not in caplog.messages
 
 
 def test_SV_20_file_or_data_without_files(five):
