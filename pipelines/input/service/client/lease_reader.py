@@ -16,7 +16,7 @@ from spanwise.pipelines.input.service.client.job import JobSettings
 from spanwise.pipelines.input.service.client.lease_session import LeaseSession
 from spanwise.pipelines.input.service.client.leases import LeasedSplit, Place
 from spanwise.pipelines.input.service.client.losses import ATTEMPTS
-from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, REPLY_BYTES, RETRY_S, Item, JobReader
+from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, POLL_S, REPLY_BYTES, RETRY_S, Item, JobReader
 from spanwise.pipelines.input.service.wire.connection import (
     Disconnected,
     JobGone,
@@ -27,7 +27,19 @@ from spanwise.pipelines.input.service.wire.connection import (
 from spanwise.pipelines.input.service.wire.requests import Fetch
 
 _LEASES: Final = 4
-"""How many splits a consumer holds for each worker."""
+"""How many splits a consumer holds for each worker; when half of them are left it leases more."""
+
+_SMALL_LEASES: Final = 16
+"""How many of splits that are small."""
+
+_TOGETHER_S: Final = 0.02
+"""How long a commit waits for others that can travel with it."""
+
+_SHORT_S: Final = 0.1
+"""If half of them last less than this, splits are small: it leases twice as many."""
+
+_QUIET_S: Final = 0.5
+"""After how long the dispatcher hears of a consumer that has nothing to say, and is asked for new workers."""
 
 _COMMIT_S: Final = 60.0
 """How long a commit waits for a dispatcher that is being restarted."""
@@ -48,11 +60,18 @@ class LeaseReader(JobReader):
             self._session = LeaseSession[Item](restored, place)
         self._course = self._session.course
         self._waits = False  # whether the consumer waits for an element
+        self._workers: tuple[str, ...] = ()
+        self._is_starved = False  # whether nothing can be read before the dispatcher has news
+        self._is_dealt = False  # whether the dispatcher has no more splits, so that others may wait for the end
+        self._leases = _LEASES  # for each worker
+        self._leased_at = self._look_at = time.monotonic()
+        lock = threading.RLock()
+        self._to_say = threading.Condition(lock)  # wakes the thread that speaks to the dispatcher
         self._exchanging = threading.Lock()
         self._poison: SpanwiseError | None = None  # for an element that no worker could produce
         self._holder, self._resumes = self._session.holder, restored is not None
         self._is_spent = self._session.is_spent
-        super().__init__(job, epoch, name)
+        super().__init__(job, epoch, name, lock)
 
     # The consumer.
 
@@ -67,10 +86,12 @@ class LeaseReader(JobReader):
                 if self._error is not None:
                     raise self._error
                 self._waits = True
+                self._speak_if_needed()
                 self._changed.wait()
             item = self._course.pop()
             self._waits = False
             self._waited_s += time.monotonic() - start
+            self._speak_if_needed()
             self._changed.notify_all()
         if isinstance(item, SpanwiseError):
             if item is self._poison:  # nothing follows
@@ -97,6 +118,7 @@ class LeaseReader(JobReader):
         """All before a place was used; with `wait`, the dispatcher knows when this returns."""
         with self._changed:
             self._course.commit(place or self._course.place)
+            self._speak_if_needed()
         if wait:
             self._await_commit(_COMMIT_S)
 
@@ -120,6 +142,7 @@ class LeaseReader(JobReader):
         """Nothing more is yielded; what it has yielded is still to be committed."""
         with self._changed:
             self._finished = True
+            self._to_say.notify()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -130,6 +153,8 @@ class LeaseReader(JobReader):
             except ServiceError as error:
                 _log.info("commit-failed", extra={"job": self._name, "reason": str(error)})
         super().close()
+        with self._changed:
+            self._to_say.notify()
 
     # The dispatcher.
 
@@ -152,9 +177,49 @@ class LeaseReader(JobReader):
         return False  # what it has yielded is not committed yet
 
     def _poll(self) -> None:
-        workers = self._ask(0.2 if self._finished else 0.02).workers
-        self._exchange(want=0 if self._finished else _LEASES * len(workers))
-        self._follow({} if self._finished else {address: address for address in workers})
+        if self._is_starved or time.monotonic() >= self._look_at:
+            self._workers = self._ask(POLL_S if self._is_starved else 0.0).workers
+            self._look_at = time.monotonic() + _QUIET_S
+        self._size_leases()
+        self._exchange(want=0 if self._finished else self._most)
+        self._follow({} if self._finished else {address: address for address in self._workers})
+        with self._changed:
+            self._is_starved = self._is_at_end or not (self._workers or self._finished)
+            if not self._is_starved:
+                self._to_say.wait_for(self._has_to_say, max(0.0, self._look_at - time.monotonic()))
+            is_urgent = self._is_at_end or not self._is_dealt
+        if not is_urgent:
+            self._closed.wait(_TOGETHER_S)
+
+    @property
+    def _most(self) -> int:
+        """How many splits it wants to hold that it has not yielded."""
+        return self._leases * len(self._workers)
+
+    def _size_leases(self) -> None:
+        """Sees whether the next splits are small, if it is about to lease some."""
+        with self._changed:
+            if self._is_dealt or self._course.ahead > self._most // 2:
+                return
+        lasted_s, self._leased_at = time.monotonic() - self._leased_at, time.monotonic()
+        self._leases = min(2 * self._leases, _SMALL_LEASES) if lasted_s < _SHORT_S else _LEASES
+
+    @property
+    def _is_at_end(self) -> bool:
+        """Whether the consumer waits, and has yielded all that it holds."""
+        return self._waits and not self._finished and self._course.is_spent
+
+    def _has_to_say(self) -> bool:
+        """Whether the dispatcher is to learn something at once, or to lease more."""
+        if self._closed.is_set() or (self._finished and self._sources):
+            return True
+        if self._finished or self._is_dealt:
+            return self._is_at_end or bool(self._course.unacknowledged())
+        return self._course.ahead <= self._most // 2
+
+    def _speak_if_needed(self) -> None:
+        if self._has_to_say():
+            self._to_say.notify()
 
     def _exchange(self, want: int = 0) -> bool:
         """Reports what is committed, and learns what it holds; False if it has reported what it was restored with."""
@@ -164,6 +229,7 @@ class LeaseReader(JobReader):
             answer, _ = self._dispatcher.ask(request)
             with self._changed:
                 self._finished = self._session.receive(request, answer) or self._finished
+                self._is_dealt = not answer.more
                 self._changed.notify_all()
         return request.resumed is None
 

@@ -62,6 +62,12 @@ class LeaseCourse(Generic[_Item]):
         return Place(self._at, 0 if split is None else split.given)
 
     @property
+    def ahead(self) -> int:
+        """How many splits it has not yielded to their end."""
+        self._advance()
+        return len(self._splits) - self.uncommitted
+
+    @property
     def uncommitted(self) -> int:
         """How many splits it has yielded and not committed."""
         return self._at - self._base

@@ -53,7 +53,9 @@ REPLY_BYTES: Final = 8 << 20
 _LITTLE_BYTES: Final = 256 << 10
 _REST_S: Final = 0.02
 _LONGEST_REST_S: Final = 5.0
-_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
+"""How long the dispatcher may wait for news for a consumer."""
+
 RETRY_S: Final = 0.05
 _FETCH_TIMEOUT_S: Final = 30.0
 _WARN_S: Final = 10.0
@@ -213,7 +215,7 @@ class JobReader(ABC):
         """Refuses a dataset that a restored consumer did not read before."""
 
     def _ask(self, wait_s: float, rounds: RoundReport | None = None) -> JobView:
-        """What the dispatcher says there is to read."""
+        """What the dispatcher says there is to read; it may wait so long for news."""
         with refusing_malformed("request"):
             request = PollJob(
                 client=self._client,
@@ -261,7 +263,7 @@ class JobReader(ABC):
         has_room = has_room or partial(self._has_room, ticket.task)
         while not (self._closed.is_set() or over.is_set()):
             with self._changed:
-                if not self._changed.wait_for(lambda: self._closed.is_set() or has_room(), _POLL_S):
+                if not self._changed.wait_for(lambda: self._closed.is_set() or has_room(), POLL_S):
                     continue
             try:
                 with self._requests:
@@ -419,7 +421,7 @@ class TaskReader(QueueReader):
     def _poll(self) -> None:
         with self._changed:
             is_quiet = all(int(source) in self._ended for source in self._sources)
-        view = self._ask(0.02 if is_quiet else _POLL_S)
+        view = self._ask(0.02 if is_quiet else POLL_S)
         self._follow({str(task): address for task, address in view.tasks})
         with self._changed:
             self._finished = view.finished and {task for task, _ in view.tasks} <= self._ended

@@ -100,7 +100,9 @@ class JobHandler:
 
         self._keeper.change(decide, news=False)
         with self._keeper.changed:
-            self._job_of(request.client)
+            job = self._job_of(request.client)
+            if (request.done or request.at_end) and not leasing.has_more(self._keeper.state, job):
+                self._keeper.changed.notify_all()  # others wait for its end
             return leasing.answer(self._keeper.state, exchanges, request), b""
 
     # Polling.
@@ -136,6 +138,7 @@ class JobHandler:
         view = JobView(
             tasks=tuple((each, addresses[worker]) for each, worker in tasks if worker in addresses),
             workers=tuple(addresses.values()) if job.create.mode.is_leased else (),
+            leasable=job.create.mode.is_leased and self._has_leases(job, request.client),
             finished=not job.create.consumers and decisions.is_finished(state, job.create.job, readable),
             failures=tuple(job.failures) if readable is None else (),  # of others it reads nothing
             poisoned=decisions.poisoned_split(job),
@@ -148,6 +151,11 @@ class JobHandler:
             "gone": job.gone,
         }
         return view.model_copy(update=changes)
+
+    def _has_leases(self, job: JobState, client: int) -> bool:
+        """Whether a consumer that waits for splits need not wait."""
+        state = self._keeper.state
+        return leasing.has_more(state, job) or leasing.has_ended(state, client, self._activity.exchanges)
 
     def _note(self, request: PollJob) -> None:
         job = self._check_key(request)
@@ -205,6 +213,8 @@ class JobHandler:
 
 def _is_news(request: PollJob, view: JobView) -> bool:
     if view.finished or view.poisoned is not None or {task for task, _ in view.tasks} != set(request.tasks):
+        return True
+    if view.workers and view.leasable:
         return True
     known = request.rounds
     return known is not None and (bool(view.plans) or view.agreed > known.agreed or view.gone is not None)

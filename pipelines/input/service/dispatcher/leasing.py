@@ -67,6 +67,7 @@ def answer(state: ServiceState, exchanges: Exchanges, request: ExchangeSplits) -
     is_newest = request.number == exchanges.newest.get(request.client)
     return HeldSplits(
         held=held_by(state, request.client),
+        more=has_more(state, state.jobs[state.clients[request.client]]),
         finished=is_newest and has_ended(state, request.client, exchanges),
     )
 
@@ -140,13 +141,18 @@ def has_ended(state: ServiceState, client: int, exchanges: Exchanges) -> bool:
     for each other.
     """
     job = state.jobs[state.clients[client]]
-    if job.returned or job.cursor < sum(state.datasets[job.create.dataset].splits):
+    if has_more(state, job):
         return False
     holders = set(job.leased.values())
     others = holders - {client}
     if client in holders:
         return others <= exchanges.at_end.keys()
     return all(exchanges.at_end.get(other, False) for other in others)
+
+
+def has_more(state: ServiceState, job: JobState) -> bool:
+    """Whether a job has splits that nobody holds."""
+    return bool(job.returned) or job.cursor < sum(state.datasets[job.create.dataset].splits)
 
 
 def held_by(state: ServiceState, client: int) -> tuple[tuple[int, int], ...]:

@@ -238,6 +238,7 @@ class JobView(ServiceMessage):
 
     tasks: tuple[tuple[int, str], ...]  #: each with its worker's address
     workers: tuple[str, ...] = ()  #: addresses, if the consumer leases splits
+    leasable: bool = False  #: whether it can lease more, or nothing more will come
     finished: bool
     failures: tuple[TaskFailure, ...] = ()  #: that have ended passes: something is missing
     plans: tuple[RoundPlan, ...] = ()  #: of a coordinated read: those that the consumer does not know
@@ -274,6 +275,7 @@ class LeaveJob(Request[Done]):
 
 class HeldSplits(ServiceMessage):
     held: tuple[tuple[int, int], ...]  #: splits, and how many elements of each are committed
+    more: bool = False  #: whether there are splits that nobody holds
     finished: bool  #: whether the consumer will get no more splits
 
 
