@@ -419,9 +419,7 @@ class TaskReader(QueueReader):
         super().__init__(job, epoch, name)
 
     def _poll(self) -> None:
-        with self._changed:
-            is_quiet = all(int(source) in self._ended for source in self._sources)
-        view = self._ask(0.02 if is_quiet else POLL_S)
+        view = self._ask(POLL_S)
         self._follow({str(task): address for task, address in view.tasks})
         with self._changed:
             self._finished = view.finished and {task for task, _ in view.tasks} <= self._ended

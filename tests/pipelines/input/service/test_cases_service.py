@@ -167,6 +167,21 @@ def test_SV_11_servers_that_start_after_the_client(monkeypatch):
     assert found == list(range(10))
 
 
+@pytest.mark.parametrize("mode", [DYNAMIC, "exactly_once"])
+def test_a_consumer_that_waits_for_workers_is_woken_by_the_first(mode, monkeypatch):
+    """It need not ask again and again."""
+    with Service(0, client_timeout_s=600) as service, ThreadPoolExecutor() as pool:
+        changed, waiting = service.dispatcher._keeper.changed, threading.Event()
+        wait = changed.wait
+        monkeypatch.setattr(changed, "wait", lambda _: waiting.set() or wait())  # whose time is never up
+        reading = pool.submit(list, inputs.range(20).distribute(service.target, mode))
+        waiting.wait(SOON_S)
+        monkeypatch.undo()
+        service.add_worker()
+
+        assert sorted(reading.result(SOON_S)) == list(range(20))
+
+
 def test_SV_12_workers_go_on_without_their_dispatcher(one):
     """What is being read is read on while the dispatcher is not there."""
     with inputs.range(100).distribute(one.target, OFF).iterator() as elements:
