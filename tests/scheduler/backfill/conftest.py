@@ -1,7 +1,6 @@
 """A lake of days and a pipeline that ingests one, checks it, learns from three and puts the model into service."""
 
 import contextlib
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Run, State
 from spanwise.orchestrator.store import Store
 from tests.scheduler.conftest import run_warm
+from tests.scheduler.histories import live
 
 DAYS = '''
 """Days: each run ingests one, and learns from a window of three."""
@@ -100,17 +100,12 @@ def days(
 '''
 
 
-PASSED: dict[tuple[str, int], Path] = {}
-"""Folders in which so many days have passed for a pipeline: each test process lives them once."""
-
-
 @dataclass
 class World:
     """A folder with `days.py`, its lake, and the commands that were typed there."""
 
     folder: Path
     spanwise: Callable[..., tuple[int, str, str]]
-    temporary: pytest.TempPathFactory
 
     def arrive(self, day: int, version: int = 1, rows: str | None = None) -> None:
         _arrive(self.folder, day, version, rows or f"{day} v{version}")
@@ -126,8 +121,7 @@ class World:
     def lived(self, days: int) -> None:
         """So many days have passed, each with its run, which was somewhere else: a folder can be copied."""
         assert [path.name for path in self.folder.iterdir()] == ["days.py"]
-        passed = _pass((self.folder / "days.py").read_text(), days, self.temporary)
-        shutil.copytree(passed, self.folder, dirs_exist_ok=True)
+        live(self.folder, tuple(map(str, range(1, days + 1))), _pass)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         return self.spanwise(*words)
@@ -152,19 +146,10 @@ class World:
         return [("-" if r.span is None else Calendar.DAY.label(r.span)[-2:], r.state) for r in self.runs()]
 
 
-def _pass(pipeline: str, days: int, temporary: pytest.TempPathFactory) -> Path:
-    if (found := PASSED.get((pipeline, days))) is not None:
-        return found
-    folder = temporary.mktemp("passed")
-    if days == 0:
-        (folder / "days.py").write_text(pipeline)
-    else:
-        shutil.copytree(_pass(pipeline, days - 1, temporary), folder, dirs_exist_ok=True)
-        _arrive(folder, days, 1, f"{days} v1")
-        done = run_warm("run", "days.py", "--span", f"2024-05-{days:02}", cwd=folder)
-        assert done.returncode == 0, done.stderr
-    PASSED[pipeline, days] = folder
-    return folder
+def _pass(folder: Path, day: str) -> None:
+    _arrive(folder, int(day), 1, f"{day} v1")
+    done = run_warm("run", "days.py", "--span", f"2024-05-{day:0>2}", cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 def _arrive(folder: Path, day: int, version: int, rows: str) -> None:
@@ -174,8 +159,6 @@ def _arrive(folder: Path, day: int, version: int, rows: str) -> None:
 
 
 @pytest.fixture
-def world(
-    folder: Path, spanwise: Callable[..., tuple[int, str, str]], tmp_path_factory: pytest.TempPathFactory
-) -> World:
+def world(folder: Path, spanwise: Callable[..., tuple[int, str, str]]) -> World:
     (folder / "days.py").write_text(DAYS)
-    return World(folder, spanwise, tmp_path_factory)
+    return World(folder, spanwise)

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.scheduler.conftest import run_warm
+from tests.scheduler.histories import live
+
 PIPELINE = '''
 """A number a day; a gate refuses small ones."""
 
@@ -52,6 +55,16 @@ def arrive(span, *, rows, version=1):
     file.write_text("x\n" + "".join(f"{n}\n" for n in range(rows)))
 
 
+def ran(*spans):
+    """There was a run of each of these spans."""
+    live(Path.cwd(), tuple(map(str, spans)), _run)
+
+
+def _run(folder, span):
+    done = run_warm("run", "days.py", "--span", span, cwd=folder, reads_data=True)
+    assert done.returncode == 0 or "Big failed" in done.stdout, done.stdout + done.stderr
+
+
 def learned():
     models = sorted(Path(".spanwise/days/Learn/model").glob("*/spans"), key=lambda p: int(p.parent.name))
     return [model.read_text() for model in models]
@@ -59,7 +72,7 @@ def learned():
 
 def test_each_command_of_a_gap_works_when_pasted(days, spanwise):
     """The window of day 3 names day 2, who refused it and why; accepting it is enough, and so is a new version."""
-    spanwise("run", "days.py", "--span", "1")
+    ran(1)
     refused = spanwise("run", "days.py", "--span", "2")[1]
     arrive(3, rows=10)
 
@@ -82,8 +95,7 @@ def test_each_command_of_a_gap_works_when_pasted(days, spanwise):
 
 def test_a_backfill_of_a_refused_span_prints_its_way_on(days, spanwise):
     """The gate fails again; the accepted span is backfilled."""
-    spanwise("run", "days.py", "--span", "1")
-    spanwise("run", "days.py", "--span", "2")
+    ran(1, 2)
 
     code, out, error = spanwise("backfill", "days.py", "--span", "2")
     _, accepted, _ = spanwise("accept", "days.py", "--span", "2", "--because", "a holiday")
@@ -110,7 +122,7 @@ def test_the_command_after_an_accept_has_the_arguments_that_were_typed(days, spa
 
 def test_a_verdict_says_what_held_before_and_is_recorded_once(days, spanwise):
     """The same verdict of a person again changes nothing; another reason is recorded."""
-    spanwise("run", "days.py", "--span", "2")
+    ran(2)
 
     _, first, _ = spanwise("accept", "days.py", "--span", "2", "--because", "a holiday")
     _, again, _ = spanwise("accept", "days.py", "--span", "2", "--because", "a holiday")
@@ -124,7 +136,7 @@ def test_a_verdict_says_what_held_before_and_is_recorded_once(days, spanwise):
 
 def test_refusing_names_the_models_that_learned_from_it(days, spanwise):
     """With the command that replaces them."""
-    spanwise("run", "days.py", "--span", "1")
+    ran(1)
 
     code, out, _ = spanwise("refuse", "days.py", "--span", "1", "--because", "wrong unit")
 
@@ -149,8 +161,7 @@ def test_refusing_names_no_model_that_learned_from_another_node(days, spanwise):
 
 def test_a_range_is_judged_at_once(days, spanwise):
     """Every span of it that was published; an older version changes nothing for windows, and it says so."""
-    spanwise("run", "days.py", "--span", "1")
-    spanwise("run", "days.py", "--span", "2")
+    ran(1, 2)
     arrive(2, rows=7, version=2)
     spanwise("run", "days.py", "--span", "2")
 
@@ -164,8 +175,7 @@ def test_a_range_is_judged_at_once(days, spanwise):
 
 def test_verdicts_are_seen_where_spans_are_looked_at(days, spanwise):
     """window, show, lineage and artifacts say who decided, and why."""
-    spanwise("run", "days.py", "--span", "1")
-    spanwise("run", "days.py", "--span", "2")
+    ran(1, 2)
 
     before = spanwise("window", "days.py")[1]
     spanwise("accept", "days.py", "--span", "2", "--because", "a holiday")
@@ -196,7 +206,7 @@ def test_verdicts_are_seen_where_spans_are_looked_at(days, spanwise):
 )
 def test_a_verdict_on_nothing_is_refused(days, spanwise, words, message):
     """What was never published, another version, or no reason."""
-    spanwise("run", "days.py", "--span", "1")
+    ran(1)
 
     code, _, error = spanwise("accept", "days.py", *words)
 

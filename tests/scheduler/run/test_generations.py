@@ -5,6 +5,9 @@ import shlex
 
 import pytest
 
+from tests.scheduler.conftest import run_warm
+from tests.scheduler.histories import live
+
 CHAIN = """
 from spanwise.orchestrator import Component, Input, Output, Pipeline, Report
 
@@ -96,18 +99,33 @@ class Typed:
         assert found == code, f"{line} ended with {found}:\n{out}\n{err}"
         return out + err
 
+    def lived(self, *lines):
+        """These commands were typed, when the spans that they name had just arrived."""
+        live(self.folder, lines, _type)
+
     def suggested(self, refusal):
         """The commands in a message, as they would be pasted."""
         return [found.strip() for found in re.findall(r":  spanwise (.+)$", refusal, re.MULTILINE)]
 
     def arrive(self, span, version=1):
-        where = self.folder / "data" / str(span)
-        where.mkdir(parents=True, exist_ok=True)
-        (where / str(version)).write_text(f"{span} {version}")
+        _arrive(self.folder, span, version)
 
     @property
     def served(self):
         return (self.folder / "served").read_text()
+
+
+def _arrive(folder, span, version=1):
+    where = folder / "data" / str(span)
+    where.mkdir(parents=True, exist_ok=True)
+    (where / str(version)).write_text(f"{span} {version}")
+
+
+def _type(folder, line):
+    if found := re.search(r"--span (\d+)", line):
+        _arrive(folder, found[1])
+    done = run_warm(*shlex.split(line), cwd=folder)
+    assert done.returncode == 0, f"{line}:\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.fixture
@@ -119,8 +137,7 @@ def typed(folder, spanwise):
 
 def test_a_part_does_not_skip_something_newer(typed):
     """Load was run again with another value, Add was not: a run from Sub is refused, and two ways on are printed."""
-    typed("run chain.py")
-    typed("run chain.py --param value=5 --to Load")
+    typed.lived("run chain.py", "run chain.py --param value=5 --to Load")
     refusal = typed("run chain.py --from Sub", code=2)
 
     assert "Load" in refusal
@@ -132,9 +149,7 @@ def test_a_part_does_not_skip_something_newer(typed):
 
 def test_a_part_does_not_read_what_another_run_left_out_by_name(typed):
     """`--exclude` is for one run: the next part is refused, since the window would hold the span again."""
-    for span in (1, 2):
-        typed.arrive(span)
-        typed(f"run days.py --span {span}")
+    typed.lived("run days.py --span 1", "run days.py --span 2")
     typed("run days.py --span 2 --exclude 1")
 
     refusal = typed("run days.py --from Judge", code=2)
@@ -149,8 +164,7 @@ def test_a_part_does_not_read_what_another_run_left_out_by_name(typed):
 
 def test_the_first_way_on_runs_what_lies_between(typed):
     """The printed command reads the newer Load."""
-    typed("run chain.py")
-    typed("run chain.py --param value=5 --to Load")
+    typed.lived("run chain.py", "run chain.py --param value=5 --to Load")
     between, _ = typed.suggested(typed("run chain.py --from Sub", code=2))
 
     assert "Add | read 5" in (out := typed(between))
@@ -159,8 +173,7 @@ def test_the_first_way_on_runs_what_lies_between(typed):
 
 def test_the_second_way_on_insists(typed):
     """The printed command reads the older run, which was named."""
-    typed("run chain.py")
-    typed("run chain.py --param value=5 --to Load")
+    typed.lived("run chain.py", "run chain.py --param value=5 --to Load")
     _, insisted = typed.suggested(typed("run chain.py --from Sub", code=2))
 
     assert "chain/1" in typed(insisted)
@@ -168,8 +181,7 @@ def test_the_second_way_on_insists(typed):
 
 def test_no_way_on_reads_files_that_are_gone(typed):
     """The older run can supply nothing any more, so only the way that makes it anew is printed; it works."""
-    typed("run chain.py")
-    typed("run chain.py --param value=5 --to Load")
+    typed.lived("run chain.py", "run chain.py --param value=5 --to Load")
     (gone,) = typed.folder.glob(".spanwise/chain/Add/report/*/value")
     gone.unlink()
 
@@ -180,8 +192,7 @@ def test_no_way_on_reads_files_that_are_gone(typed):
 
 def test_what_an_insisting_run_has_read_is_not_the_newest(typed):
     """A run that was based on an older one makes nothing newer: the next part is refused again."""
-    typed("run chain.py")
-    typed("run chain.py --param value=5 --to Load")
+    typed.lived("run chain.py", "run chain.py --param value=5 --to Load")
     typed("run chain.py --from Sub --base-run 1")
 
     assert "run 2" in typed("run chain.py --from Sub", code=2)
@@ -189,7 +200,7 @@ def test_what_an_insisting_run_has_read_is_not_the_newest(typed):
 
 def test_the_same_outputs_made_again_are_no_newer_generation(typed):
     """Load was executed again and made the same: what it supplies is consistent with it."""
-    typed("run chain.py")
+    typed.lived("run chain.py")
     typed("run chain.py --to Load --no-cache")
 
     assert "Sub" in typed("run chain.py --from Sub")
@@ -197,9 +208,7 @@ def test_the_same_outputs_made_again_are_no_newer_generation(typed):
 
 def test_the_run_that_supplies_is_printed(typed):
     """Its number, its span, when it ran, and what it supplies."""
-    for span in (1, 2):
-        typed.arrive(span)
-        typed(f"run days.py --span {span}")
+    typed.lived("run days.py --span 1", "run days.py --span 2")
     out = typed("run days.py --from Train")
 
     assert re.search(r"Run days/2 of span 2 \(\d{4}-\d\d-\d\d \d\d:\d\d.*\) supplies Ingest, Count, Window", out)
@@ -207,10 +216,7 @@ def test_the_run_that_supplies_is_printed(typed):
 
 def test_an_evaluation_does_not_take_an_older_model(typed):
     """A model was trained alone; a run from its judge reads that model, not the one of the last whole run."""
-    typed.arrive(1)
-    typed("run days.py --span 1")
-    typed.arrive(2)
-    typed("run days.py --span 2 --to Train")
+    typed.lived("run days.py --span 1", "run days.py --span 2 --to Train")
     between, insisted = typed.suggested(typed("run days.py --from Judge", code=2))
 
     assert "JUDGED 1v1 2v1" in typed(between)
@@ -219,9 +225,7 @@ def test_an_evaluation_does_not_take_an_older_model(typed):
 
 def test_a_window_that_would_choose_otherwise_now_is_not_supplied(typed):
     """A span was ingested alone: a run from Train would leave it out in silence."""
-    for span in (1, 2):
-        typed.arrive(span)
-        typed(f"run days.py --span {span}")
+    typed.lived("run days.py --span 1", "run days.py --span 2")
     typed.arrive(2, version=2)
     typed("run days.py --span 2 --to Ingest")
     refusal = typed("run days.py --from Train", code=2)
@@ -234,9 +238,7 @@ def test_a_window_that_would_choose_otherwise_now_is_not_supplied(typed):
 
 def test_a_parameter_of_a_node_left_out_is_not_ignored(typed):
     """Another size of the window has no effect on a part without the window, so it is refused."""
-    for span in (1, 2):
-        typed.arrive(span)
-        typed(f"run days.py --span {span}")
+    typed.lived("run days.py --span 1", "run days.py --span 2")
     between, _ = typed.suggested(typed("run days.py --from Train --param size=1", code=2))
 
     assert between == "run days.py --from Window --param size=1"
@@ -245,9 +247,7 @@ def test_a_parameter_of_a_node_left_out_is_not_ignored(typed):
 
 def test_the_base_run_of_a_named_span_has_that_span(typed):
     """A part that names a span is not supplied with another."""
-    for span in (1, 2):
-        typed.arrive(span)
-        typed(f"run days.py --span {span}")
+    typed.lived("run days.py --span 1", "run days.py --span 2")
 
     assert "SAW" in typed("run days.py --span 1 --from Window --param size=1 --no-cache")
     assert "base run    days/1" in typed("show days")
@@ -256,7 +256,7 @@ def test_the_base_run_of_a_named_span_has_that_span(typed):
 @pytest.mark.parametrize("part", ["", "--to Load"])
 def test_a_base_run_that_supplies_nothing_is_refused(typed, part):
     """--base-run has no meaning where no node is left out, or none that could be supplied."""
-    typed("run chain.py")
+    typed.lived("run chain.py")
 
     assert "--base-run" in typed(f"run chain.py {part} --base-run 1", code=2)
 
@@ -266,10 +266,8 @@ def test_a_base_run_that_supplies_nothing_is_refused(typed, part):
 
 def test_an_old_failed_run_is_not_resumed_over_a_newer_model(typed):
     """Run 3 failed, run 4 is complete, and day 3 was corrected: resuming run 3 would serve its old window."""
-    for span in (1, 2, 3):
-        typed.arrive(span)
-    typed("run days.py --span 1")
-    typed("run days.py --span 2")
+    typed.lived("run days.py --span 1", "run days.py --span 2")
+    typed.arrive(3)
     (typed.folder / "boom").touch()
     typed("run days.py --span 3", code=1)
     (typed.folder / "boom").unlink()
@@ -289,8 +287,7 @@ def test_an_old_failed_run_is_not_resumed_over_a_newer_model(typed):
 
 def test_a_run_is_resumed_while_nothing_newer_exists(typed):
     """The daily case: a run failed, its code was fixed, and it goes on."""
-    typed.arrive(1)
-    typed("run days.py --span 1")
+    typed.lived("run days.py --span 1")
     typed.arrive(2)
     (typed.folder / "boom").touch()
     typed("run days.py --span 2", code=1)
