@@ -15,6 +15,7 @@ from spanwise.orchestrator.storage import ObjectLease, open_bucket, parse_url, w
 from spanwise.orchestrator.storage.object_lease import LeaseHolder
 from tests.contract.object_storage import SERVERS, serve
 
+PAUSE_S = 0.05  # between two questions, each of which takes the storage some processor time
 ELSEWHERE = Identity("elsewhere/1/1", 7, 7)
 
 
@@ -66,6 +67,7 @@ def test_a_holder_elsewhere_that_does_not_renew_it_is_dead(lease):
 
     alone = False
     while not alone:
+        time.sleep(PAUSE_S)
         with lease.hold() as alone:
             pass
 
@@ -88,6 +90,7 @@ def test_a_living_holder_keeps_it_longer_than_its_time(lease):
         while time.monotonic() < until:
             with lease.hold() as others:
                 assert not others
+            time.sleep(PAUSE_S)
         assert mine
 
 
