@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.scheduler.main import main
+from spanwise.scheduler.project import child_process
 from tests import warm
 
 PROJECT = Path(__file__).parents[2]
@@ -56,6 +57,12 @@ def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
+@pytest.fixture(autouse=True)
+def _warm_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loads the files of schedulers and does their runs is forked from a process that has imported it."""
+    monkeypatch.setattr(child_process, "command", lambda module: [*warm.command(), "-m", module])
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, empty."""
@@ -74,11 +81,10 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def spanwise(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+def spanwise(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Runs a command line here; gives exit code, stdout and stderr. How our modules log is as it was, afterwards."""
     ours = logging.getLogger("spanwise")
     before = ours.handlers[:], ours.level, ours.propagate
-    warm.ask_warm(warm.command(), monkeypatch.setattr)
 
     def call(*words: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -97,8 +103,17 @@ def environment() -> dict[str, str]:
 
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     """Starts the command in a process of its own."""
+    return _start([sys.executable, "-P", "-m", "spanwise", *words], cwd)
+
+
+def start_warm(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    """Starts the command in a warm process; what is started here passes signals on to it, and ends as it ends."""
+    return _start([*warm.command(), *words], cwd)
+
+
+def _start(command: list[str], cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "spanwise", *words],
+        command,
         cwd=cwd,
         env=environment(),
         stdout=subprocess.PIPE,

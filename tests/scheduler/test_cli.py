@@ -17,7 +17,7 @@ from spanwise import __version__
 from spanwise.orchestrator import process
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project import root, settings
-from tests.scheduler.conftest import FLOW, Command, environment, start
+from tests.scheduler.conftest import FLOW, Command, environment, start, start_warm
 
 CSV = "a,b\n1,2\n"
 
@@ -515,9 +515,9 @@ def test_a_run_that_will_not_end_is_killed_and_put_right(project: Path, shell: C
 @pytest.mark.slow
 def test_logs_are_followed_until_the_run_has_ended(project: Path, shell: Command) -> None:
     """Another shell sees what the nodes print, as they print it, and then ends."""
-    child = start("run", "flow.py", "--param", "sleep_s=3", cwd=project)
+    child = start_warm("run", "flow.py", "--param", "sleep_s=3", cwd=project)
     waiting_for(project, child, "second begins")
-    follower = start("logs", "flow", "--follow", cwd=project)
+    follower = start_warm("logs", "flow", "--follow", cwd=project)
 
     child.communicate(timeout=300)
     out, err = follower.communicate(timeout=300)
@@ -529,7 +529,7 @@ def test_logs_are_followed_until_the_run_has_ended(project: Path, shell: Command
 @pytest.mark.slow
 def test_the_doctor_finds_what_a_dead_run_has_left(project: Path, shell: Command) -> None:
     """A killed run's lease and record are a warning with the command that mends them, and then are mended."""
-    child = start("run", "flow.py", "--param", "sleep_s=60", cwd=project)
+    child = start_warm("run", "flow.py", "--param", "sleep_s=60", cwd=project)
     waiting_for(project, child, "second begins")
     child.kill()
     child.communicate(timeout=300)

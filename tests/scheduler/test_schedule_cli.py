@@ -19,7 +19,7 @@ from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.schedule.timetable import Timetable
-from tests.scheduler.conftest import start
+from tests.scheduler.conftest import start, start_warm
 
 FILE = """
 from flow import flow
@@ -146,7 +146,7 @@ def test_a_channel_that_cannot_be_used_is_found_at_the_start(file, project, shel
 def test_a_reload_keeps_the_channels_there_were_when_the_new_ones_cannot_be_used(file, project):
     """And takes new ones once they can be."""
     (project / "often.py").write_text(FILE.replace("* * * * *", "@yearly"))
-    loop = start("schedule", "start", file, "--json", cwd=project)
+    loop = start_warm("schedule", "start", file, "--json", cwd=project)
 
     def until(event):
         while (found := json.loads(loop.stderr.readline()))["event"] != event:

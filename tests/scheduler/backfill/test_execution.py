@@ -32,7 +32,7 @@ from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.backfill.conftest import World
-from tests.scheduler.conftest import start
+from tests.scheduler.conftest import start_warm
 
 DAILY = Timetable("days", cron="0 3 * * *", span=days_before(1))
 
@@ -160,7 +160,9 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(world: World) -> None:
     """Exit 130; going on does what was not done, and nothing twice."""
     for day in range(1, 5):
         world.arrive(day)
-    child = start("backfill", "days.py", "--span", "2024-05-01..2024-05-04", "--param", "work_s=0.3", cwd=world.folder)
+    child = start_warm(
+        "backfill", "days.py", "--span", "2024-05-01..2024-05-04", "--param", "work_s=0.3", cwd=world.folder
+    )
     assert child.stdout is not None
     said = []
     for line in child.stdout:
@@ -304,7 +306,9 @@ def test_a_run_that_is_stopped_from_another_machine_stops_the_backfill(world: Wo
     """`spanwise stop` there is a claim here, which the run sees: the days after it are not begun."""
     world.arrive(1)
     world.arrive(2)
-    child = start("backfill", "days.py", "--span", "2024-05-01..2024-05-02", "--param", "work_s=60", cwd=world.folder)
+    child = start_warm(
+        "backfill", "days.py", "--span", "2024-05-01..2024-05-02", "--param", "work_s=60", cwd=world.folder
+    )
     assert child.stdout is not None
     while "started" not in child.stdout.readline():
         assert child.poll() is None
@@ -439,7 +443,7 @@ def test_a_backfill_that_is_resumed_names_the_ticks_that_were_lost_before(world:
 def test_a_backfill_waits_for_the_run_that_is_going(world: World) -> None:
     """Or, with --kill, ends it; the runs never overlap."""
     world.arrive(1)
-    child = start("run", "days.py", "--param", "work_s=60", cwd=world.folder)
+    child = start_warm("run", "days.py", "--param", "work_s=60", cwd=world.folder)
     assert child.stdout is not None
     child.stdout.readline()
     ends = threading.Timer(1.0, child.send_signal, [signal.SIGTERM])
@@ -461,7 +465,7 @@ def test_a_backfill_waits_for_the_run_that_is_going(world: World) -> None:
 def test_a_backfill_ends_the_run_that_is_going_when_told_to(world: World) -> None:
     """The run is recorded as canceled."""
     world.arrive(1)
-    child = start("run", "days.py", "--param", "work_s=60", cwd=world.folder)
+    child = start_warm("run", "days.py", "--param", "work_s=60", cwd=world.folder)
     assert child.stdout is not None
     child.stdout.readline()
 
@@ -595,7 +599,7 @@ def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
         elsewhere.setattr(process, "machine", lambda: "elsewhere/0/0")
         held = lease.acquire(store, "days", "run 4")
         held.start_heartbeat(0, lambda: None)
-        child = start("backfill", "days.py", "--missed", cwd=world.folder)
+        child = start_warm("backfill", "days.py", "--missed", cwd=world.folder)
         assert child.stdout is not None
         said = ""
         while "Waiting" not in said:
@@ -620,7 +624,7 @@ def test_whoever_waits_for_a_run_on_another_machine_may_stop_waiting(
 def test_a_backfill_goes_on_when_nobody_reads_what_it_says(world: World) -> None:
     """As when a terminal was closed, or a pager was left."""
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
-    child = start("backfill", "days.py", "--missed", cwd=world.folder)
+    child = start_warm("backfill", "days.py", "--missed", cwd=world.folder)
     assert child.stdout is not None
     child.stdout.readline()
 
@@ -685,7 +689,7 @@ def test_a_day_that_a_parallel_backfill_was_refused_may_be_corrected(refused: tu
 def test_two_backfills_take_turns_and_the_last_resumes_the_schedule(world: World) -> None:
     """The second finds it paused by the first, and pauses it itself once it has the pipeline."""
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
-    first = start("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
+    first = start_warm("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
     assert first.stdout is not None
     while "started" not in first.stdout.readline():
         assert first.poll() is None
@@ -710,7 +714,7 @@ def test_two_backfills_take_turns_and_the_last_resumes_the_schedule(world: World
 def test_a_pause_that_somebody_makes_meanwhile_is_left_to_them(world: World) -> None:
     """The end says that it holds."""
     scheduled(world, at=datetime(2024, 5, 3, 3, tzinfo=UTC))
-    child = start("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
+    child = start_warm("backfill", "days.py", "--missed", "--param", "work_s=2", cwd=world.folder)
     assert child.stdout is not None
     while "started" not in child.stdout.readline():
         assert child.poll() is None

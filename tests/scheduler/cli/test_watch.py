@@ -16,7 +16,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scheduler.backfill import conftest as lake
 from tests.scheduler.backfill.conftest import World
-from tests.scheduler.conftest import start
+from tests.scheduler.conftest import start_warm
 
 world = lake.world
 pytestmark = pytest.mark.slow  # each starts several processes
@@ -159,7 +159,7 @@ def test_what_another_run_has_ingested_is_not_run_again(world: World) -> None:
     world.lived(3)
     world.rewrite("work_s: float = 0.0", "work_s: float = 2.0")
     world.arrive(4)
-    other = start("run", "days.py", "--span", "2024-05-04", cwd=world.folder)
+    other = start_warm("run", "days.py", "--span", "2024-05-04", cwd=world.folder)
     until(lambda: len(world.runs()) == 4, other)
 
     code, out, _ = world(*ONCE)
@@ -174,7 +174,7 @@ def test_two_watchers_start_it_once(world: World) -> None:
     """Whoever is first; SIGTERM ends each cleanly."""
     world.lived(3)
     words = ("watch", "days.py", "--settle", "0.5", "--poll", "0.5")
-    both = [start(*words, cwd=world.folder) for _ in range(2)]
+    both = [start_warm(*words, cwd=world.folder) for _ in range(2)]
     until(lambda: len(_schedulers(world)) == 2, both[0])
 
     world.arrive(4)
@@ -195,7 +195,7 @@ def test_a_watcher_that_is_killed_loses_and_doubles_nothing(world: World) -> Non
     world.lived(3)
     world.rewrite("work_s: float = 0.0", "work_s: float = 1.0")
     world.arrive(4)
-    first = start("watch", "days.py", "--settle", "0", "--poll", "0.5", cwd=world.folder)
+    first = start_warm("watch", "days.py", "--settle", "0", "--poll", "0.5", cwd=world.folder)
     until(lambda: len(world.runs()) == 4, first)
 
     first.kill()

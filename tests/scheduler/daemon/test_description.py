@@ -32,6 +32,11 @@ odd = Schedule(second, cron="@hourly", span=lambda tick: 100 // (tick.hour - 5))
 """
 
 
+@pytest.fixture(autouse=True)
+def _warm_children() -> None:
+    """None here: these tests are about the children, which die with all that they have started."""
+
+
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

@@ -31,7 +31,7 @@ from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
-from tests.scheduler.conftest import PROJECT, start
+from tests.scheduler.conftest import PROJECT, start_warm
 from tests.scheduler.records import DAY, NOON, Clock, begun, ended, published
 
 TIMETABLE = Timetable(
@@ -315,7 +315,7 @@ often = Schedule(flow, cron="* * * * * *")
 def scheduler(project: Path) -> Iterator[subprocess.Popen[str]]:
     """A scheduler in a process of its own, with a tick each second."""
     (project / "often.py").write_text(SCHEDULE)
-    child = start("schedule", "start", "often.py", "--listen", "0", "--json", cwd=project)
+    child = start_warm("schedule", "start", "often.py", "--listen", "0", "--json", cwd=project)
     yield child
     child.kill()
     child.communicate()
