@@ -106,10 +106,10 @@ def _client(place):
     return (sys.executable, "-S", "-E", str(CLIENT), place)
 
 
-def ask_warm(words, patch=setattr):
+def ask_warm(words):
     """From now on warm processes load the files of schedulers and do their runs: hundreds of tests start some."""
     module = importlib.import_module("spanwise.scheduler.project.child_process")
-    patch(module, "command", lambda name: [*words, "-m", name])
+    module.command = lambda name: [*words, "-m", name]
 
 
 class Server:
