@@ -153,7 +153,7 @@ class _Graph:
 
     def _above(self, frontier: Collection[int]) -> list[tuple[int, int, int]]:
         """The inputs of the executions that produced these artifacts, as (read, execution, made)."""
-        makers = _makers(self._store.links(artifacts=frontier))
+        makers = find_makers(self._store.links(artifacts=frontier))
         links = self._links_of(makers.values())
         return [
             (link.artifact, maker, made)
@@ -189,7 +189,7 @@ class _Graph:
         sources: dict[int, int] = {}
         if self._direction is Direction.UP:  # also the producers of artifacts without inputs
             loose = set(self._artifacts) - {made for outputs in self._outputs.values() for made in outputs}
-            sources = _makers(self._store.links(artifacts=loose - set(frontier)))
+            sources = find_makers(self._store.links(artifacts=loose - set(frontier)))
             for made, maker in sources.items():
                 self._outputs[maker][made] = None
         executions = self._store.executions_by_id(self._outputs)
@@ -205,8 +205,8 @@ class _Graph:
         )
 
 
-def _makers(links: Iterable[Link]) -> dict[int, int]:
-    """The execution that produced each artifact: the first with it as an output; later ones reused it."""
+def find_makers(links: Iterable[Link]) -> dict[int, int]:
+    """The execution that produced each artifact, by their ids: the first with it as an output; later ones reused it."""
     makers: dict[int, int] = {}
     for link in links:
         if not link.read:

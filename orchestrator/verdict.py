@@ -8,7 +8,7 @@ all judges, until a person takes it back (docs/decisions/0070-verdicts.md).
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from typing import TypeVar
 from spanwise.orchestrator.artifact import Artifact, Judgement, Mark, Model, Statistics
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.digest import digest
+from spanwise.orchestrator.lineage import find_makers
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 T = TypeVar("T")
@@ -141,7 +142,18 @@ def find_standing_of_model(store: Store, model: Artifact, *, as_of: datetime | N
 
     The newest decision of a person about any of them counts; without one, what the judges said of each.
     """
-    standings = find_standings(store, "blessed", [model, *find_origins(store, model)], as_of=as_of).values()
+    return find_joint_standings(store, {model.name: [model, *find_origins(store, model)]}, as_of=as_of)[model.name]
+
+
+def find_joint_standings(
+    store: Store, groups: Mapping[str, Sequence[Artifact]], *, as_of: datetime | None = None
+) -> dict[str, Standing]:
+    """The same of many groups, each a model with those that it was made of, by the names of the groups."""
+    standings = find_standings(store, "blessed", itertools.chain(*groups.values()), as_of=as_of)
+    return {name: _weigh_together([standings[each.name] for each in group]) for name, group in groups.items()}
+
+
+def _weigh_together(standings: Sequence[Standing]) -> Standing:
     personal = [standing.personal for standing in standings if standing.personal is not None]
     if personal:
         return Standing({"": max(personal, key=lambda verdict: verdict.created or datetime.now(UTC))})
@@ -150,11 +162,35 @@ def find_standing_of_model(store: Store, model: Artifact, *, as_of: datetime | N
 
 def find_origins(store: Store, model: Artifact) -> list[Artifact]:
     """The models that a model was made of by components that read no rows: what is decided about them is about it."""
-    read = [*itertools.chain(*store.producer(model).inputs.values())]
-    if any("split_names" in artifact.properties and artifact.kind != Statistics.kind for artifact in read):
-        return []  # of the kinds that hold rows
-    models = [artifact for artifact in read if artifact.kind == Model.kind]
-    return [*models, *itertools.chain(*(find_origins(store, each) for each in models))]
+    return find_origins_of_many(store, [model])[model.name]
+
+
+def find_origins_of_many(
+    store: Store, models: Iterable[Artifact], known: Iterable[Artifact] = ()
+) -> dict[str, list[Artifact]]:
+    """The same of each of many models, by its name; `known` are artifacts that need not be read again."""
+    names = {model.id: model.name for model in models}
+    makers = find_makers(store.links(artifacts=names, read=False))
+    read: dict[int, list[int]] = defaultdict(list)
+    for link in store.links(executions=set(makers.values()), read=True):
+        read[link.execution].append(link.artifact)
+    rows = {artifact.id for artifact in known if _holds_rows(artifact)}
+    unread = {i for ids in read.values() if rows.isdisjoint(ids) for i in ids}
+    found = {artifact.id: artifact for artifact in store.artifacts_by_id(unread)}
+    rows.update(artifact.id for artifact in found.values() if _holds_rows(artifact))
+    direct: dict[str, list[Artifact]] = {name: [] for name in names.values()}
+    for model, maker in makers.items():
+        if rows.isdisjoint(read[maker]):
+            direct[names[model]] = [found[i] for i in sorted(read[maker]) if found[i].kind == Model.kind]
+    further = find_origins_of_many(store, itertools.chain(*direct.values())) if any(direct.values()) else {}
+    return {
+        name: [*made_of, *itertools.chain(*(further[each.name] for each in made_of))]
+        for name, made_of in direct.items()
+    }
+
+
+def _holds_rows(artifact: Artifact) -> bool:
+    return "split_names" in artifact.properties and artifact.kind != Statistics.kind
 
 
 def is_given(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> bool:

@@ -45,7 +45,7 @@ from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver, WantedSpan
 from spanwise.orchestrator.storage import UnfinishedUpload, open_bucket
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
-from spanwise.orchestrator.verdict import find_standing_of_model, find_standings, first_verdicts
+from spanwise.orchestrator.verdict import find_joint_standings, find_origins_of_many, find_standings, first_verdicts
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
@@ -335,9 +335,12 @@ def _find_marked(store: Store, mark: str, artifacts: Sequence[Artifact]) -> Coll
     asked = [(artifact, first_verdicts(artifact)) for artifact in artifacts]
     first = store.find_claims(mark, [*itertools.chain(*(names for _, names in asked))])
     judged = [artifact for artifact, names in asked if not first.keys().isdisjoint(names)] if first else []  # few are
-    own = [name for name, standing in find_standings(store, "blessed", judged).items() if standing.holds()]
-    rest = [artifact for artifact in artifacts if artifact.kind == Model.kind and artifact.name not in own]
-    return [*own, *(each.name for each in rest if find_standing_of_model(store, each).holds())]
+    blessed = {name for name, standing in find_standings(store, "blessed", judged).items() if standing.holds()}
+    rest = {a.name: a for a in artifacts if a.kind == Model.kind and a.name not in blessed}
+    origins = find_origins_of_many(store, rest.values(), artifacts)
+    exports = {name: [rest[name], *made_of] for name, made_of in origins.items() if made_of}
+    of_exports = find_joint_standings(store, exports)
+    return blessed.union(name for name, standing in of_exports.items() if standing.holds())
 
 
 def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]]:

@@ -41,6 +41,8 @@ class RandomYard(Yard):
                 read = {"examples": recent, "graph": list(graph), "base": models[-1:]}
                 draft = Model("", properties={"spans": [a.properties["span"] for a in recent], "note": "é" * 3000})
                 models += self.do(run, "Trainer", read, model=draft).outputs["model"]
+            if chance.random() < 0.5:
+                models += self.do(run, "Export", {"model": [chance.choice(models)]}, model=Model("")).outputs["model"]
             self._mark(chance, [*spans, *models, *graph])
 
     def _mark(self, chance, artifacts):

@@ -134,6 +134,55 @@ def test_what_was_blessed_or_pushed_stays_with_what_serves_it(yard: Yard, mark: 
     assert {"Trainer/model/1", "Transform/graph/1"} <= set(yard.removals(replace(NOTHING, marked=())))
 
 
+def test_what_was_made_of_a_blessed_model_without_rows_stays(yard: Yard) -> None:
+    """At any remove; what read rows as well is another model, which has to be blessed itself."""
+    yard.day(1, mark="blessed")
+    yard.day(2)
+    for number in (1, 2):
+        model = yard.store.artifact(f"flights/Trainer/model/{number}")
+        run = yard.run()
+        (exported,) = yard.do(run, "Export", {"model": [model]}, model=Model("")).outputs["model"]
+        yard.do(run, "Shrink", {"model": [exported]}, model=Model(""))
+        rows = [yard.store.artifact(f"flights/ExampleGen/examples/{number}/1")]
+        yard.do(run, "Tune", {"model": [exported], "examples": rows}, model=Model(""))
+    yard.day(3)
+    for node in ("Export", "Shrink", "Tune"):
+        yard.do(yard.run(), node, model=Model(""))
+
+    kept = yard.kept(replace(NOTHING, marked=("blessed",)))
+
+    assert {name for name, reasons in kept.items() if "blessed" in reasons} == {
+        "Trainer/model/1", "Export/model/1", "Shrink/model/1"
+    }  # fmt: skip
+
+
+def test_a_plan_asks_no_more_where_there_are_more_models(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One question for all of them, whether they were exported or not: a pipeline has hundreds."""
+    asked: list[str] = []
+
+    def count(verb: str) -> None:
+        ask = getattr(yard.store, verb)
+
+        def counted(*args: object, **named: object) -> object:
+            asked.append(verb)
+            return ask(*args, **named)
+
+        monkeypatch.setattr(yard.store, verb, counted)
+
+    for verb in ("artifacts_by_id", "executions_by_id", "find_claims", "links", "producer"):
+        count(verb)
+
+    def plan(*spans: int) -> list[str]:
+        for span in spans:
+            run = yard.run()
+            yard.do(run, "Export", {"model": [yard.day(span)]}, model=Model(""))
+        asked.clear()
+        yard.kept(replace(NOTHING, marked=("blessed",)))
+        return sorted(asked)
+
+    assert plan(1, 2, 3) == plan(*range(4, 12))
+
+
 def test_the_model_that_a_kept_one_started_from_stays(yard: Yard) -> None:
     """One step back, and no further."""
     models: list[Model] = []
