@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from spanwise.orchestrator.errors import StorageError
@@ -35,7 +36,11 @@ def find_unfinished_pushes(
 
 
 def _destinations(store: Store, runs: Sequence[Run]) -> Iterator[str]:
-    for execution in store.executions_of(runs):
+    """Of the older runs, without the nodes that had parameters in the newest one, and no destination among them."""
+    newest = store.executions_of(runs[:1])
+    others = {e.node for e in newest if e.parameters and "destination" not in e.parameters}  # a killed one has none
+    older = [replace(run, nodes=tuple(node for node in run.nodes if node not in others)) for run in runs[1:]]
+    for execution in (*newest, *store.executions_of(older)):
         place = json.loads(execution.parameters.get("destination", "null"))
         if isinstance(place, str) and is_object_url(place):
             yield place

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from spanwise.components.serving import bucket_push
+from spanwise.orchestrator import Execution, Run, State
+from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.storage import open_bucket, parse_url
 from spanwise.scheduler.main import main
 from spanwise.scheduler.storage import unfinished_pushes
@@ -54,3 +58,26 @@ def test_gc_and_the_next_push_remove_uploads_that_nobody_completes(home, tmp_pat
     (tmp_path / "model").write_text("2")
     assert main(["run", "models.py"]) == 0
     assert bucket.list_uploads(top) == ()
+
+
+def test_gc_lists_uploads_below_the_destinations_of_older_runs(home, tmp_path, monkeypatch, capsys):
+    """Of a Pusher whose destination has changed, and whose newest push was killed before its parameters were recorded."""
+    before, after = f"{home}/{uuid.uuid4().hex}", f"{home}/{uuid.uuid4().hex}"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(unfinished_pushes, "SAFE_AGE", timedelta(days=-1))
+    (tmp_path / "model").write_text("1")
+    for file, place in (("first.py", before), ("then.py", after)):
+        (tmp_path / file).write_text(PIPELINE.format(place=place))
+        assert main(["run", file]) == 0
+        begin_upload(f"{place}/7/weights")
+    with contextlib.closing(open_store(str(tmp_path / ".spanwise" / "metadata.db"))) as store:
+        run = store.begin_run(Run(pipeline="models", nodes=("Importer", "Pusher")))
+        store.begin(Execution(pipeline="models", run=run.number, node="Pusher", component="Pusher"))
+        store.update_run(replace(run, state=State.FAILED))
+    capsys.readouterr()
+
+    assert main(["gc", "models", "--dry-run"]) == 0
+
+    printed = capsys.readouterr().out
+    assert f"{before}/7/weights" in printed
+    assert f"{after}/7/weights" in printed
