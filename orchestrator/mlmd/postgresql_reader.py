@@ -14,7 +14,7 @@ from spanwise.orchestrator.mlmd.sql_reader import INPUT, OF_OURS, SqlDialect, Sq
 from spanwise.orchestrator.mlmd.sql_session import QueryRefused, SqlSession
 
 _MOST_SESSIONS = 2
-"""The questions that the server answers at once for one process, as many as `gc` plans; more would wait for Python."""
+"""The questions that the server answers at once for one process; the answers of more would wait for Python."""
 
 # Several rows make one record, so the server makes JSON of them. A null value is one of a kind that we do not write.
 _VALUE = """CASE

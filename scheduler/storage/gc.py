@@ -63,8 +63,8 @@ BATCH = 1000
 
 POLL_S = 0.2
 
-_PLANNERS = 2
-"""The plans in the making. The database works for one of them at a time, and so does Python."""
+_PLANNERS = 3
+"""The plans in the making. Python works for one of them while the database answers the others."""
 
 _BACKFILLS = 20  # how many of the newest are searched for unfinished ones
 
