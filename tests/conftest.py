@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from spanwise.orchestrator import process, user_code
-from tests import warm
+from tests import warm, without_pandas
 
 pytest_plugins = ["tests.plain_ids"]
 
@@ -164,24 +164,11 @@ def _is_flight_in_use():
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
     """Keeps pandas out until a test needs it: pyarrow imports it for the first list that it converts."""
-    if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _WithoutPandas)
+    without_pandas.refuse()
     try:
         return (yield)
     finally:
-        if _WithoutPandas in sys.meta_path:
-            sys.meta_path.remove(_WithoutPandas)
-            if "pyarrow" in sys.modules:
-                sys.modules["pyarrow"].lib._pandas_api.__init__()  # or it would not look for pandas again
-
-
-class _WithoutPandas:
-    """A finder of modules for a process in which pandas is not installed."""
-
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name == "pandas":
-            raise ModuleNotFoundError("pandas is imported by tests only", name=name)
+        without_pandas.allow()
 
 
 def pytest_collection_finish(session):

@@ -28,13 +28,14 @@ def main() -> None:
     for name in str(request["function"]).split("."):
         function = getattr(function, name)
     assert callable(function)
-    table = pq.read_table(str(request["rows"]), page_checksum_verification=True)
+    with pq.ParquetFile(str(request["rows"]), page_checksum_verification=True) as file:
+        table = file.read()  # read_table would import pyarrow.dataset, and that pandas
     predictions = function(Path(str(request["model"])), table)
     found = arrays(predictions)
     # by their numbers: a name may be that of an option of NumPy
     numbered = {f"column {number}": values for number, values in enumerate(found.values())}
-    with Path(str(request["predictions"])).open("wb") as file:
-        np.savez(file, names=np.array(json.dumps(list(found))), **numbered)  # type: ignore[arg-type]  # options, to the stub
+    with Path(str(request["predictions"])).open("wb") as out:
+        np.savez(out, names=np.array(json.dumps(list(found))), **numbered)  # type: ignore[arg-type]  # options, to the stub
 
 
 def arrays(predictions: object) -> dict[str, object]:

@@ -3,11 +3,14 @@
 import functools
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+
+from tests import without_pandas
 
 
 @functools.cache
@@ -22,12 +25,21 @@ def times(model: Path, table: pa.Table) -> np.ndarray:
 
 def fresh() -> bool:
     """Whether this is not the process of the tests, nor one that was forked from it."""
-    return "pytest" not in __import__("sys").modules
+    return "pytest" not in sys.modules
+
+
+if fresh():
+    without_pandas.refuse()  # no function here wants it
 
 
 def named(model: Path, table: pa.Table) -> pa.Table:
     """Columns with names of their own."""
     return pa.table({"late": table["x"].to_numpy() > 1, "why": [f"x is {x}" for x in table["x"].to_pylist()]})
+
+
+def imported(model: Path, table: pa.Table) -> pa.Table:
+    """For each row, whether there is a part of pyarrow that imports pandas."""
+    return pa.table({"dataset": [fresh() and "pyarrow.dataset" in sys.modules] * len(table)})
 
 
 def missing(model: Path, table: pa.Table) -> np.ndarray:

@@ -61,6 +61,11 @@ def test_a_pipeline_file_is_loaded_by_its_path(tmp_path, monkeypatch):
     assert found["reasons"] == []
 
 
+def test_the_fresh_process_has_not_imported_what_only_reading_the_rows_would_need(tmp_path):
+    """A server gets rows by the network: it has neither pyarrow.dataset nor the pandas that this imports."""
+    assert only(tried(tmp_path, serving.imported)["InfraValidator"], "blessing").properties["reasons"] == []
+
+
 def test_a_table_of_predictions_may_be_anything(tmp_path):
     """Texts and yes or no are compared as they are."""
     assert only(tried(tmp_path, serving.named)["InfraValidator"], "blessing").properties["blessed"] == 1
