@@ -34,6 +34,9 @@ PATIENCE_S = 60.0
 _SILENT_S = 2.0
 """How long they are waited for before the log says so."""
 
+_FILE: type[io.IOBase] = io.IOBase.__bases__[0]
+"""What every file is an instance of: io.IOBase itself asks all of its subclasses about each class that is none."""
+
 Worker: TypeAlias = "threading.Thread | BaseProcess"
 
 
@@ -108,7 +111,7 @@ def _close_files() -> None:
 
 
 def _open_files() -> Iterator[io.IOBase]:
-    for each in _objects_of(io.IOBase):
+    for each in _objects_of(_FILE):
         if not isinstance(each, io.RawIOBase):
             with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or above no descriptor
                 if each.writable() and _is_written(each.fileno()):
