@@ -12,6 +12,7 @@ import importlib
 import os
 import re
 import sys
+import threading
 import types
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -228,6 +229,10 @@ def _settings(names: Mapping[str, object]) -> list[bytes | ValueChild]:
     return [ValueChild("", ModuleSettings("\n".join(texts)))] if texts else []
 
 
+_parsing = threading.Lock()  # threads that parse at once share a counter in some Pythons (CPython issue 106905)
+os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, after_in_child=_parsing.release)
+
+
 @functools.lru_cache(maxsize=256)
 def _statements(source: bytes) -> list[tuple[str, str]]:
     """The calls and assignments at the top of a module that may change something elsewhere: `np.random.seed(1)`.
@@ -235,7 +240,8 @@ def _statements(source: bytes) -> list[tuple[str, str]]:
     Each with the name that it begins with.
     """
     try:
-        body = ast.parse(source).body
+        with _parsing:
+            body = ast.parse(source).body
     except (SyntaxError, ValueError):
         return []
     found: list[tuple[str, str]] = []

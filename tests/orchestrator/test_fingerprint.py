@@ -3,6 +3,7 @@
 import contextlib
 import enum
 import functools
+import gc
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path, PurePosixPath
@@ -1066,3 +1068,25 @@ def test_an_object_may_say_what_it_is():
     """What else changes in it does not count."""
     assert of_value([Named("a", used=1)]) == of_value([Named("a", used=2)])
     assert of_value([Named("a")]) != of_value([Named("b")])
+
+
+def test_threads_digest_code_at_once():
+    """Threads that parse at once share a counter of the parser, and some failed where the collector called Python."""
+    text = "\n".join(f"a{i}[{i}] = f(g(h({i} + 1)), [1, 2, ({i}, 3)])" for i in range(100)).encode()
+    before, interval_s = gc.get_threshold(), sys.getswitchinterval()
+
+    def interrupt(*_):
+        sum(range(50))
+
+    gc.callbacks.append(interrupt)
+    gc.set_threshold(10)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = [*pool.map(code_digest._statements.__wrapped__, [text] * 24)]
+    finally:
+        sys.setswitchinterval(interval_s)
+        gc.set_threshold(*before)
+        gc.callbacks.remove(interrupt)
+
+    assert [len(each) for each in found] == [100] * 24
