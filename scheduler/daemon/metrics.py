@@ -45,8 +45,9 @@ _TURNS_S = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0)
 class KnownTimes:
     """What the metadata knew of a pipeline when they were last looked at."""
 
-    success: Run | None  #: the last that succeeded
-    pushed: datetime | None
+    success: Run | None = None  #: the last that succeeded
+    looked_at: int = 0  #: the last run before which, and with which, all have ended
+    pushed: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -189,11 +190,17 @@ class SchedulerMetrics:
             self._lags_s[entry.key] = (pushed - end).total_seconds()
 
     def _read(self, store: Store, one: PipelineScheduler) -> None:
-        last = known.success if (known := self._known.get(one.key)) is not None else None
+        known = self._known.get(one.key, KnownTimes())
         newest = itertools.islice(store.runs(pipeline_of(one.key)), _LOOKED_AT)
-        since = itertools.takewhile(lambda run: last is None or run.number > last.number, newest)
-        success = next((run for run in since if _has_done(run, one.description.last_nodes)), last)
-        self._known[one.key] = KnownTimes(success=success, pushed=last_push(store, one.record))
+        success, since = known.success, []
+        for run in itertools.takewhile(lambda run: run.number > known.looked_at, newest):
+            since.append(run)
+            if _has_done(run, one.description.last_nodes):
+                success = run
+                break
+        ended = itertools.takewhile(lambda run: run.state.ended, reversed(since))
+        looked_at = max((run.number for run in ended), default=known.looked_at)
+        self._known[one.key] = KnownTimes(success=success, looked_at=looked_at, pushed=last_push(store, one.record))
 
     # --- what is read when somebody asks
 

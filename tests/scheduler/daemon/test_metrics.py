@@ -207,6 +207,32 @@ def test_the_last_success_of_a_part_is_of_that_part(
     assert found["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp()
 
 
+def test_runs_that_have_ended_are_read_once(
+    metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a part that is trained once a week, all runs since then were read each minute, and after each hour's tick."""
+    watched.update(replace(watched.description, last_nodes=("Trainer",)), watched.record)
+    read: list[int] = []
+    runs = store.runs
+
+    def note(run: Run) -> Run:
+        read.append(run.number)
+        return run
+
+    monkeypatch.setattr(store, "runs", lambda *given: map(note, runs(*given)))
+    for nodes in (("Trainer",), ("Trainer",), ("ExampleGen",), ("ExampleGen",)):
+        ended(store, begun(store, nodes=nodes))
+    training = begun(store, nodes=("Trainer",))
+    metrics.look(store, watched, 0.0)
+    metrics.look(store, watched, LOOK_S)
+    ended(store, training)
+    metrics.look(store, watched, 2 * LOOK_S)
+
+    assert read == [5, 4, 3, 2, 5, 4, 5]
+    found = samples(metrics)
+    assert found["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp() + 180
+
+
 def test_what_goes_on_is_read_when_asked(metrics: SchedulerMetrics, watched: PipelineScheduler) -> None:
     """Running runs, open ticks and the next tick are those of the moment."""
     watched.due_at, entry = NOON, tick(TickOutcome.RAN)
