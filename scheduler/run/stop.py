@@ -23,7 +23,7 @@ POLL_S = 0.1
 SLACK_S = 5.0
 """How long a run may take to end itself, in addition to the grace period of its nodes."""
 
-How = Literal["already ended", "ended", "killed", "closed"]
+How = Literal["already ended", "ended", "killed", "closed", "given up"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +52,8 @@ class StopResult:
                     f"Run {run.name} did not end within {took}, so its controller{pid} and all of its "
                     f"processes were killed; it is recorded as {run.state.value}."
                 )
+            case "given up":
+                return f"Run {run.name} has ended: {run.state.value}. No engine is waited for any more."
             case "closed":
                 return f"Run {run.name} had already died{pid}; it is now recorded as {run.state.value}."
 
@@ -125,7 +127,9 @@ def give_up_engine(store: Store, run: Run, root: Path, gone: GoneEngine) -> Stop
     """
     began = time.monotonic()
     mine = lease.acquire(store, run.pipeline, "a stop")
-    return StopResult(run=_close_with(mine, store, run, root, gone), how="closed", took_s=time.monotonic() - began)
+    closed = _close_with(mine, store, run, root, gone)
+    how: How = "given up" if run.state.ended else "closed"  # one that had failed may have left nodes there, too
+    return StopResult(run=closed, how=how, took_s=time.monotonic() - began)
 
 
 def _is_gone(store: Store, holder: Holder) -> bool:

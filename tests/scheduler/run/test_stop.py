@@ -109,6 +109,25 @@ def test_an_engine_that_is_gone_for_good_is_given_up_by_name(tmp_path: Path, mon
     lease.acquire(store, "flights", "the next run")
 
 
+def test_an_engine_is_given_up_of_which_a_run_has_recorded_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its controller lived, and could not prove that its nodes had ended; it is not said to have died."""
+    store = MemoryStore()
+    run = dead_on_slurm(store, tmp_path, monkeypatch, squeue="echo 'Unable to contact the controller' >&2; exit 1")
+    store.update_run(replace(run, state=State.FAILED))
+    run = store.run("flights", run.number)
+    with pytest.raises(RunError, match="Unable to contact the controller"):
+        stopping.give_up_engine(store, run, tmp_path, GoneEngine(name="slurm:cpu", who="ann@host"))
+
+    stopped = stopping.give_up_engine(store, run, tmp_path, GoneEngine(name="slurm:gpu", who="ann@host"))
+
+    assert str(stopped) == f"Run {run.name} has ended: failed. No engine is waited for any more."
+    assert not stopped.closed
+    following = lease.acquire(store, "flights", "the next run")
+    assert not any(holder.engine for holder in lease.unclosed_leases(store, following))
+
+
 def test_an_engine_that_answers_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is still there, whatever a person says; so the run stays open."""
     monkeypatch.setattr(slurm_engine, "_PROOF_S", 0.0)
