@@ -259,9 +259,7 @@ def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel
     pushed = " and ".join(f"{name} pushes {source!r}" for name, source in sources.items())
     read = {Address(maker.pipeline, source.node, source.key) for source in sources.values()}
     made = [
-        each.name
-        for each in _made_of(store, model)
-        if _address_of(each) in read and not is_marked(store, COLLECTED, each)
+        each.name for each in _made_of(store, model) if _address_of(each) in read and not _is_collected(store, each)
     ]
     fix = (
         f"Push what was made of it:  spanwise push {made[0]} --because TEXT"
