@@ -50,6 +50,8 @@ MOST_RACES = 1000
 OWN_COLLATION = "CREATE DATABASE … CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 """What tells capitals from small letters."""
 
+_MOST_TRIES = 3  # of a write; the second may fail because the first was only late
+
 _MAKES_DATABASE = "Creating database"
 
 _LOCK_POLL_S, _RESTART_POLL_S = 0.008, 0.4
@@ -134,20 +136,27 @@ class StoreConnection:
                 raise translate_error(error, self._where) from error
 
     def write_once(self, put: Callable[[], T], landed: Callable[[], T | None] = lambda: None) -> T:
-        """Writes; if the connection broke, checks whether the write has landed, and repeats it if not."""
-        try:
-            return put()
-        except ConnectionLost:
-            done = landed()
+        """Writes; if the connection broke, checks whether the write has landed, and repeats it if not.
+
+        It may land even after that check. Then the server, which makes one wait for the other, refuses the second.
+        """
+        lost = ConnectionLost()
+        for tries in range(_MOST_TRIES):
+            try:
+                return put()
+            except ConnectionLost as error:
+                lost = error
+                done = landed()
+            except NameTaken:
+                done = landed() if tries else None
+                if done is None:
+                    raise
             if done is not None:
                 return done
-        try:
-            return put()
-        except ConnectionLost as error:
-            raise StoreUnavailable(
-                f"The metadata {self} lost its connection twice in one write ({error}). "
-                "Look at the server's log, then run again."
-            ) from error
+        raise StoreUnavailable(
+            f"The metadata {self} lost its connection {_MOST_TRIES} times in one write ({lost}). "
+            "Look at the server's log, then run again."
+        ) from lost
 
     def race_error(self, what: str) -> StoreError:
         """The error of one who was refused a name as taken, again and again."""

@@ -75,7 +75,14 @@ def test_a_connection_that_must_be_encrypted_is_never_a_plain_one(tmp_path, pass
 
 def break_off(wire, how):
     assert not wire.armed, "the last break did not happen"
-    wire.cut() if how == "before" else wire.lose_the_next_commits_answer()
+    BREAKS[how](wire)
+
+
+BREAKS = {
+    "before": Wire.cut,
+    "after the commit": Wire.lose_the_next_commits_answer,
+    "during the commit": Wire.delay_the_next_commit,
+}
 
 
 def test_reading_goes_on_when_the_connection_was_cut(wire, store):
@@ -87,7 +94,7 @@ def test_reading_goes_on_when_the_connection_was_cut(wire, store):
     assert told(store.execution(made.id)) == told(made)
 
 
-@pytest.mark.parametrize("how", ["before", "after the commit"])
+@pytest.mark.parametrize("how", BREAKS)
 def test_every_write_is_made_once_when_the_connection_breaks(wire, store, how):
     """Whether a write was lost or only its answer, it is there once, and the caller is told so."""
     store.claim(Claim("warm", "up"))

@@ -1,4 +1,4 @@
-"""A way to a server that can be cut, at once or between the next COMMIT and its answer.
+"""A way to a server that can be cut: at once, between the next COMMIT and its answer, or while that COMMIT is on its way.
 
 It runs in a process of its own: ml_metadata lets no other thread run while it waits for its server.
 """
@@ -7,9 +7,12 @@ import contextlib
 import multiprocessing
 import socket
 import threading
+import time
 from urllib.parse import urlsplit
 
 from tests.forkserver import FORKS
+
+LATE_S = 1.0  # in which the client has connected again and repeats what it had sent
 
 
 class Wire:
@@ -33,6 +36,10 @@ class Wire:
     def lose_the_next_commits_answer(self):
         self._order("lose")
 
+    def delay_the_next_commit(self):
+        """Cuts there, but what was sent arrives a moment later: the server had much to do, or waited for a standby."""
+        self._order("delay")
+
     def go_away(self):
         """Cuts, and accepts nobody until `come_back`, as a server that is restarted."""
         self._order("away")
@@ -53,13 +60,13 @@ class Wire:
 def _serve(orders, host, port):
     listener = socket.create_server(("127.0.0.1", 0))
     near = listener.getsockname()
-    lose, ends = threading.Event(), []
+    faults, ends = {"lose": threading.Event(), "delay": threading.Event()}, []
 
     def accept(listener):
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                ends.append(_Ends(client, socket.create_connection((host, port)), lose))
+                ends.append(_Ends(client, socket.create_connection((host, port)), **faults))
 
     def listen(listener):
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
@@ -68,8 +75,8 @@ def _serve(orders, host, port):
     orders.send(near[1])
     while True:
         match orders.recv():
-            case "lose":
-                lose.set()
+            case "lose" | "delay" as order:
+                faults[order].set()
             case "cut" | "away" as order:
                 if order == "away":
                     listener.shutdown(socket.SHUT_RDWR)  # close() alone would not end accept()
@@ -79,12 +86,12 @@ def _serve(orders, host, port):
             case "back":
                 listener = socket.create_server(near)
                 listen(listener)
-        orders.send(lose.is_set())
+        orders.send(any(fault.is_set() for fault in faults.values()))
 
 
 class _Ends:
-    def __init__(self, client, server, lose):
-        self._client, self._server, self._lose = client, server, lose
+    def __init__(self, client, server, lose, delay):
+        self._client, self._server, self._lose, self._delay = client, server, lose, delay
         self._deaf = False
         for source, target in ((client, server), (server, client)):
             threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
@@ -100,6 +107,10 @@ class _Ends:
                 if source is self._client and b"COMMIT" in data.upper() and self._lose.is_set():
                     self._lose.clear()
                     self._deaf = True
+                if source is self._client and b"COMMIT" in data.upper() and self._delay.is_set():
+                    self._delay.clear()
+                    self._client.shutdown(socket.SHUT_RDWR)
+                    time.sleep(LATE_S)
                 if source is self._server and self._deaf:
                     break
                 target.sendall(data)
