@@ -23,14 +23,16 @@ def open_store(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     deadline_s: float = 30.0,
     migrate: bool = False,
+    known: bool = False,
 ) -> Store:
     """Opens the metadata at `url`; creates the database if there is none.
 
     `url` is the path of an SQLite file, `sqlite:///path`, `mysql://user:password@host:port/database` or
     `postgresql://user:password@host:port/database`. `root` is the folder of the artifacts and logs: places in it are
     recorded relative to it, so that both can be moved and copied. `archive` keeps the files of artifacts besides the
-    root. `clock` stamps the records. `deadline_s` is how long to wait for a database that others have locked. `migrate`
-    upgrades the tables of an older ml-metadata.
+    root. `clock` stamps the records. `deadline_s` is how long to wait for a database that others have locked, and for a
+    server that is restarted: when it is opened, only for one that is `known` to have answered before.
+    `migrate` upgrades the tables of an older ml-metadata.
 
     Raises:
         SettingsError: the URL is none of these.
@@ -47,4 +49,6 @@ def open_store(
 
     from spanwise.orchestrator.mlmd.store import MlmdStore
 
-    return MlmdStore(where, root=root, archive=archive, clock=clock, deadline_s=deadline_s, migrate=migrate)
+    return MlmdStore(
+        where, root=root, archive=archive, clock=clock, deadline_s=deadline_s, migrate=migrate, known=known
+    )

@@ -9,9 +9,10 @@ drops all of a process's locks on a file when it closes *any* descriptor of it, 
 this process has the file open. The list of open descriptors says so, whoever opened the file.
 
 Servers. A broken connection is opened again; a server that does not let it in, as one that is restarted, is waited for
-as long as a locked database. Whether an interrupted write has landed is unknown here; the caller catches
-`ConnectionLost` and checks. ml-metadata waits for a server without an end, and no thread of the process runs meanwhile,
-so the sockets that it opens are bounded: see `orchestrator.mlmd.silence`.
+as long as a locked database, also for the first connection to one that has answered before. Whether an interrupted
+write has landed is unknown here; the caller catches `ConnectionLost` and checks. ml-metadata waits for a server without
+an end, and no thread of the process runs meanwhile, so the sockets that it opens are bounded: see
+`orchestrator.mlmd.silence`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from ml_metadata import errors
 from ml_metadata.metadata_store import metadata_store
 from ml_metadata.proto import metadata_store_pb2
 
+from spanwise.orchestrator import logs
 from spanwise.orchestrator.errors import StoreCorrupt, StoreError, StoreUnavailable
 from spanwise.orchestrator.mlmd import postgresql, silence
-from spanwise.orchestrator.mlmd.failures import NOT_CONNECTED, format_detail, is_refusal, translate_error
+from spanwise.orchestrator.mlmd.failures import NOT_CONNECTED, format_detail, is_locked_out, is_refusal, translate_error
 from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, SqliteFile, describe_read_only
 
 Proto: TypeAlias = Any
@@ -56,6 +58,8 @@ _MAKES_DATABASE = "Creating database"
 
 _LOCK_POLL_S, _RESTART_POLL_S = 0.008, 0.4
 
+log = logging.getLogger("spanwise.metadata")
+
 _opening = threading.Lock()  # no other thread may open a file between the check and its use
 
 _BROKEN = (errors.InternalError, errors.UnavailableError, errors.CancelledError, errors.UnknownError)
@@ -72,10 +76,11 @@ class NameTaken(Exception):
 class StoreConnection:
     """One open store, of the process that opened it.
 
-    `deadline_s` is how long to wait for a database that others have locked, and for a server that has gone away.
+    `deadline_s` is how long to wait for a database that others have locked, and for a server that has gone away; one
+    that is down already is waited for if it is `known`.
     """
 
-    def __init__(self, where: Location, *, deadline_s: float, migrate: bool = False) -> None:
+    def __init__(self, where: Location, *, deadline_s: float, migrate: bool = False, known: bool = False) -> None:
         self._where = where
         self.deadline_s = deadline_s
         self._pid = os.getpid()
@@ -86,7 +91,8 @@ class StoreConnection:
         self.reconnects = 0  #: how often it has connected anew: perhaps to another server
         _silence_ml_metadata()
         if isinstance(where, DatabaseServer):
-            self._store = self._connect(migrate=migrate)
+            logs.show_facts(log.name)
+            self._store = self._connect(migrate=migrate, known=known)
             return
         try:
             where.path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,10 +250,11 @@ class StoreConnection:
                 "A connection does not survive a fork: open it in the child, after the fork: open_store(…)"
             )
 
-    def _connect(self, *, migrate: bool = False, again: bool = False) -> Proto:
-        """Connects; `again` to a server that has answered before, and is perhaps being restarted."""
+    def _connect(self, *, migrate: bool = False, known: bool = False, again: bool = False) -> Proto:
+        """Connects. A server that is `known`, or has let this process in (`again`), is perhaps being restarted."""
         config = _config(self._where)
         waiting_until = time.monotonic() + self.deadline_s
+        awaited = False
         while True:
             try:
                 with self._bounded():
@@ -257,10 +264,15 @@ class StoreConnection:
                 if _MAKES_DATABASE in str(error) and not config.mysql.skip_db_creation:
                     config.mysql.skip_db_creation = True  # a role that may not, and that need not if there is one
                     continue
+                reason = self._find_reason(error)
+                away = again or (known and not is_locked_out(reason or format_detail(error)))
                 # Processes that create a server's tables at the same moment conflict.
-                if not (again or _is_transient(error)) or time.monotonic() >= waiting_until:
-                    raise translate_error(error, self._where, reason=self._find_reason(error)) from error
-                _pause(_RESTART_POLL_S if again else _LOCK_POLL_S)
+                if not (away or _is_transient(error)) or time.monotonic() >= waiting_until:
+                    raise translate_error(error, self._where, reason=reason) from error
+                if away and not awaited:
+                    awaited, facts = True, {"metadata": str(self), "reason": reason or format_detail(error)}
+                    log.warning("metadata-awaited", extra={**facts, "up_to_s": self.deadline_s})
+                _pause(_RESTART_POLL_S if away else _LOCK_POLL_S)
             else:
                 return store
 

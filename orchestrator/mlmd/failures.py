@@ -16,6 +16,8 @@ from spanwise.orchestrator.mlmd.location import DatabaseServer, Location, Sqlite
 NOT_CONNECTED = "connection pointer is NULL"
 """What ml_metadata says, and no more, when PostgreSQL does not let it in."""
 
+_LOCKED_OUT = "Access denied|authentication failed|does not exist|no pg_hba.conf entry|not permitted|Unknown database"
+
 _LONGEST_DETAIL = 200
 _NO_TLS = ("require", "verify-ca", "verify-full")
 
@@ -81,6 +83,11 @@ def translate_error(error: Exception, where: Location, *, reason: str = "") -> S
 def is_refusal(error: Exception, where: Location) -> bool:
     """Whether the server has answered, and its answer says that nothing was written and why."""
     return _find_refusal(format_detail(error), where) is not None
+
+
+def is_locked_out(detail: str) -> bool:
+    """Whether a server that runs does not let this user in, or has no such database: no restart changes that."""
+    return re.search(_LOCKED_OUT, detail) is not None
 
 
 def format_detail(error: Exception) -> str:

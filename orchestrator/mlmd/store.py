@@ -55,11 +55,12 @@ class MlmdStore:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         deadline_s: float = 30.0,
         migrate: bool = False,
+        known: bool = False,
     ) -> None:
         self.archive = archive
         self._clock = clock
         self._places = Places(root, archive)
-        self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate)
+        self._connection = StoreConnection(where, deadline_s=deadline_s, migrate=migrate, known=known)
         self._reader: Reader = ApiReader(self._connection)
         if isinstance(where, SqliteFile):
             self._reader = SqliteReader(where, self._connection, self._reader)

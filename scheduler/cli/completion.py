@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RUNS = 20  # of each pipeline, newest first
+_WAIT_S = 1.0  # for metadata that are locked or away
 
 
 def complete_pipeline(context: typer.Context, incomplete: str) -> list[str]:
@@ -70,7 +71,7 @@ def _nodes(context: typer.Context) -> Sequence[str]:
 def _read(context: typer.Context, ask: Callable[[Store], Sequence[T]]) -> Sequence[T]:
     from spanwise.scheduler.project import root
 
-    with _quietly(), root.open_for_reading(_settings(context)) as store:
+    with _quietly(), root.open_for_reading(_settings(context), deadline_s=_WAIT_S) as store:
         return ask(store)
     return ()
 

@@ -175,7 +175,9 @@ class SchedulerLoop:
         if not (described or due or self._killing or monotonic >= self._beat_s):
             return
         try:
-            with root.open_for_writing(self._settings, again=self._me is not None) as store:
+            # A one-shot waits for a server that is restarted; the loop goes on, and asks again soon.
+            awaits = self._once is not None
+            with root.open_for_writing(self._settings, again=self._me is not None, awaits_server=awaits) as store:
                 now, monotonic = self._clock.now(), self._clock.monotonic()  # it may have answered late
                 self._beat(store, now, monotonic)
                 self._apply_descriptions(described, store, now)
@@ -423,7 +425,7 @@ class SchedulerLoop:
         self.files.close()
         if self._me is not None:
             try:
-                with root.open_for_writing(self._settings, again=True) as store:
+                with root.open_for_writing(self._settings, again=True, awaits_server=False) as store:
                     me = read_scheduler(store, self._me.number)
                     if me is not None:
                         mark_ended(store, me)

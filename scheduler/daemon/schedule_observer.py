@@ -142,11 +142,14 @@ class ScheduleObserver:
     def _observe_attempt(self, tick: OpenTick, run: Run | None, store: Store) -> Observation:
         number = tick.job.attempt if tick.job is not None else tick.record.attempts
         begun = number <= tick.record.attempts
+        outage = tick.code == scheduled_run.UNAVAILABLE and not begun and tick.outages < open_tick.MOST_OUTAGES
         tick.code = None
-        tick.unbegun += not begun
+        tick.outages += outage
+        tick.unbegun += not begun and not outage
         return AttemptOver(
             run=run,
             begun=begun,
+            outage=outage,
             tries=tick.record.attempts + tick.unbegun,
             overrun_by=self._read_overrun(store, tick.record),
             error="" if begun else scheduled_run.last_error(self.log(tick.record, number)),

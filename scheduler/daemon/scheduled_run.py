@@ -22,7 +22,7 @@ from typing import Protocol, cast
 
 from spanwise.orchestrator import lease
 from spanwise.orchestrator.base_run import find_base_run, usable_executions
-from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, UsageError
+from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, StoreUnavailable, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Trigger, format_source, go_to
 from spanwise.orchestrator.run_dir import set_aside
@@ -46,6 +46,9 @@ from spanwise.scheduler.schedule.span_rule import apply_rule
 HELD = Held.exit_code
 TAKEN = 4
 """Exit code: another process has made this attempt, or the tick has ended."""
+
+UNAVAILABLE = 6
+"""Exit code: the metadata were away for longer than they are waited for."""
 
 INGESTED = 5
 """Exit code: another run has ingested the data meanwhile."""
@@ -146,7 +149,7 @@ def main() -> int:
         return INGESTED
     except SpanwiseError as error:
         sys.stderr.write(f"\n{_ERROR_PREFIX}{error}\n")
-        return error.exit_code
+        return UNAVAILABLE if isinstance(error, StoreUnavailable) else error.exit_code
     except Exception as error:  # noqa: BLE001  every error of the child ends here
         traceback.print_exc()
         sys.stderr.write(f"\n{_ERROR_PREFIX}{type(error).__name__}: {error}\n")

@@ -31,11 +31,12 @@ _IDENTITY = ("store", "identity")
 
 
 @contextlib.contextmanager
-def open_for_writing(settings: Settings, *, again: bool = False) -> Iterator[Store]:
+def open_for_writing(settings: Settings, *, again: bool = False, awaits_server: bool = True) -> Iterator[Store]:
     """Opens the store for writing; creates the root and the database if necessary.
 
     `again`: this process has opened it before, so object storage is not asked once more whose root it is: it may be
-    away, and what only the metadata are needed for goes on.
+    away, and what only the metadata are needed for goes on. A database server that this root was used with, and that is
+    perhaps being restarted, is waited for if `awaits_server`.
 
     Raises:
         SettingsError: the root belongs to another store.
@@ -55,7 +56,9 @@ def open_for_writing(settings: Settings, *, again: bool = False) -> Iterator[Sto
             f"The root {settings.root} is not writable: {error.strerror}. Use another root: --root DIR, or "
             f"`root` in spanwise.toml.{whose}"
         ) from error
-    with contextlib.closing(open_store(settings.metadata, root=settings.root, archive=archive_of(settings))) as store:
+    known = awaits_server and _recorded_identity(settings.root) is not None
+    opened = open_store(settings.metadata, root=settings.root, archive=archive_of(settings), known=known)
+    with contextlib.closing(opened) as store:
         claim_root(store, settings, again=again)
         yield store
 
@@ -86,7 +89,7 @@ def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterato
     """Opens the store for reading; where nothing was recorded yet it is empty, and nothing is created.
 
     SQLite writes beside its file even to read, so of a file in a read-only folder a copy is opened. `deadline_s` is how
-    long to wait for a database that others have locked.
+    long to wait for a database that others have locked, and for a server that this root was used with.
     """
     from spanwise.orchestrator.mlmd import open_store
     from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
@@ -101,7 +104,8 @@ def open_for_reading(settings: Settings, *, deadline_s: float = 30.0) -> Iterato
         if isinstance(where, SqliteFile) and not os.access(where.path.parent, os.W_OK):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spanwise-")))
             url = str(copy_database_files(where.path, folder))
-        opened = open_store(url, root=settings.root, archive=archive_of(settings), deadline_s=deadline_s)
+        known, archive = _recorded_identity(settings.root) is not None, archive_of(settings)
+        opened = open_store(url, root=settings.root, archive=archive, deadline_s=deadline_s, known=known)
         store = stack.enter_context(contextlib.closing(opened))
         check_root(store, settings)
         yield store

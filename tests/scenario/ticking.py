@@ -1,7 +1,8 @@
 """A pipeline that leaves stamps of when it ran, and its schedules, for tests that run real schedulers.
 
 What a test changes between two runs stands in the files of the folder `WHERE`: how long a run takes (`sleep`), whether
-it ignores SIGTERM (`stubborn`), leaves a daemon (`daemon`) or fails (`fail`).
+it ignores SIGTERM (`stubborn`), leaves a daemon (`daemon`) or fails (`fail`). Whoever loads this file waits while there
+is a file `hold`, and says so in `held`.
 """
 
 import json
@@ -16,6 +17,10 @@ from spanwise.orchestrator import Attempt, Component, Output, Pipeline, Report
 from spanwise.scheduler import OverrunPolicy, Schedule, days_before
 
 WHERE = Path(os.environ.get("SPANWISE_TICKING", "."))
+
+while (WHERE / "hold").exists():
+    (WHERE / "held").touch()
+    time.sleep(0.02)
 
 
 class Work(Component):

@@ -13,7 +13,7 @@ from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import AlreadyClaimed, MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
-from spanwise.scheduler.daemon import scheduled_run
+from spanwise.scheduler.daemon import open_tick, scheduled_run
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.pipeline_scheduler import PipelineScheduler
 from spanwise.scheduler.daemon.services import SchedulerServices
@@ -542,6 +542,43 @@ def test_an_attempt_that_could_not_begin_counts(tmp_path):
     (record,) = list_missed(world.records, "p")
     assert record.end.why == "there is no file p.py (attempt 2 of 2)"
     assert [c.job.attempt for c in world.children] == [1, 1]
+
+
+def test_an_attempt_that_found_no_metadata_does_not_count(tmp_path):
+    """It is made again, at a schedule without retries too; only one that finds them away each time has failed."""
+    world = World(tmp_path)
+    world.at(1)
+    log = scheduled_run.log_path(world.root, "p", world.child.job.tick, 1)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("\nspanwise: The metadata store is unavailable\n")
+    for _ in range(open_tick.MOST_OUTAGES):
+        world.child.returncode = scheduled_run.UNAVAILABLE
+        world.step()
+        assert world.child.returncode is not None, "there is a wait before the next"
+        world.step(timedelta(seconds=open_tick.OUTAGE_S))
+        assert world.child.returncode is None
+    assert world.outcomes == {1: "open"}
+    world.child.returncode = scheduled_run.UNAVAILABLE
+    world.step()
+
+    assert world.outcomes == {1: "failed"}
+    (record,) = list_missed(world.records, "p")
+    assert record.end.why == "The metadata store is unavailable"
+
+
+def test_an_attempt_that_found_no_metadata_is_no_run_that_the_next_tick_overruns_silently(tmp_path):
+    """The next tick is skipped for it, or ends it by name; it does not end as failed without a reason."""
+    for policy, expected in (
+        (OverrunPolicy.ALLOW_TO_COMPLETE, {1: "open", 2: "skipped"}),
+        (OverrunPolicy.KILL_AND_RUN, {1: "killed", 2: "open"}),
+    ):
+        world = World(tmp_path / policy.value, overrun=policy)
+        world.at(1, 59, 59)
+        world.child.returncode = scheduled_run.UNAVAILABLE
+        world.step()
+        world.at(2)
+
+        assert world.outcomes == expected
 
 
 def test_what_waits_for_another_chance_makes_way_for_the_next_tick(tmp_path):
