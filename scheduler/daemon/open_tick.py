@@ -59,6 +59,11 @@ class OpenTick:
         return self.child is not None or (self.record.attempts > 0 and not self.awaits_retry)
 
     @property
+    def closes_dead_run(self) -> bool:
+        """Whether its child records the end of a run whose controller died."""
+        return self.child is not None and self.job is not None and self.job.close is not None and not self.stopped
+
+    @property
     def awaits_retry(self) -> bool:
         """Whether an attempt at it has failed and the next has not started."""
         return self.child is None and (self.base is not None or self.unbegun > 0)
@@ -72,7 +77,7 @@ class RunningWork:
     run: Run | None = None  #: None: it has begun none yet, or is between two
     record: TickRecord | None = None  #: the open tick that it is for; None for a run that was started otherwise
     purpose: str = ""
-    ending: bool = False  #: its run has just ended, and the pipeline is about to be free
+    ending: bool = False  #: its run has just ended, or is dead, and the pipeline is about to be free
 
     @property
     def name(self) -> str:

@@ -223,8 +223,15 @@ class ScheduleObserver:
         for record in reversed(list_open(store, self.key)):
             run = newest_run(store, record)
             if not self._is_over(record, run):
-                purpose = f"the tick {record.tick.name}"
-                return tuple(superseded), RunningWork(began=record.taken, run=run, record=record, purpose=purpose)
+                mine = self.open.get(record.tick.name)
+                work = RunningWork(
+                    began=record.taken,
+                    run=run,
+                    record=record,
+                    purpose=f"the tick {record.tick.name}",
+                    ending=mine is not None and mine.closes_dead_run,
+                )
+                return tuple(superseded), work
             superseded.append(EndedAttempt(record=record, run=run, overrun_by=self._read_overrun(store, record)))
         running = self._observe_holder(store, now, monotonic)
         return tuple(superseded), None if running is None or self._waits_for(store, running.run) else running

@@ -826,6 +826,26 @@ def test_a_run_whose_controller_died_is_put_right(world, monkeypatch):
     assert len(world.children) == 2
 
 
+def test_a_tick_that_comes_while_a_dead_run_is_closed_is_not_skipped_for_it(tmp_path, monkeypatch):
+    """Nothing of that run goes on; the tick waits for the moment that it takes to record its end."""
+    for policy in OverrunPolicy:
+        world = World(tmp_path / policy.value, overrun=policy)
+        world.at(1)
+        dead = world.child.begin()
+        dead.returncode = -9
+        monkeypatch.setattr(process, "is_alive", lambda who, dead=dead: False if who == dead.lease.who else None)
+
+        world.at(2)
+        assert world.child.job.close == 1
+        dead.finish(State.FAILED, "abandoned: its controller died")
+        world.child.returncode = 0
+        world.at(2, 0, 5)
+
+        assert world.outcomes == {1: "failed", 2: "open"}
+        assert [(c.job.tick, c.job.end_others) for c in world.children[2:]] == [("2026-03-01T02:00Z", False)]
+        monkeypatch.undo()
+
+
 def cause_of(tick):
     """That for which a run is ended for a tick, as the run of that tick records it."""
     return OverrunCause(by=describe_overrun(tick), tick=tick)
