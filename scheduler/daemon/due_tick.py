@@ -131,7 +131,7 @@ def _decide_end(earlier: EndedAttempt, retry: Retry) -> TickEnd:
     verdict = decide_retry(run, tries, retry, overrun_by=earlier.overrun_by, error="")
     if run is not None and isinstance(verdict, TickEnd):
         return verdict
-    why = f"{(run and run.error) or 'it failed'}; not retried, since the next tick has come"
+    why = f"{(run and run.error) or 'it could not begin'}; not retried, since the next tick has come"
     return TickEnd(outcome=TickOutcome.FAILED, why=why, run=None if run is None else run.number)
 
 

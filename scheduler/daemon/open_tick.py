@@ -22,10 +22,10 @@ from spanwise.scheduler.schedule.retry import RetryRun, decide_retry
 from spanwise.scheduler.schedule.timetable import OverrunPolicy
 
 MOST_OUTAGES = 20
-"""After so many attempts that found the metadata away, which the scheduler itself sees, the next count as failed."""
+"""After so many attempts to which the metadata were away, but not to their scheduler, the next ones count."""
 
 OUTAGE_S = 10.0
-"""The wait after one of them."""
+"""The wait after one that does not count."""
 
 
 @dataclass
@@ -38,7 +38,9 @@ class OpenTick:
     closer: subprocess.Popen[bytes] | None = None  #: ends the child, which would not end
     code: int | None = None  #: exit code of the last child, until it was decided what follows
     unbegun: int = 0  #: attempts that ended before their run began
-    outages: int = 0  #: attempts that ended before it, besides, because the metadata were away
+    outages: int = 0  #: children that ended because the metadata were away
+    outage: bool = False  #: that of its run, whose end is not recorded yet, was one of them
+    uncounted: int = 0  #: attempts that ended so
     again_s: float = 0.0  #: monotonic: no attempt before
     record_s: float = 0.0  #: monotonic: when to see in the metadata whether the run of its child has ended
     base: int | None = None  #: the run that the next attempt resumes
@@ -129,7 +131,7 @@ class AttemptOver:
 
     run: Run | None  #: None: no run began
     begun: bool  #: the last attempt has begun a run
-    outage: bool = False  #: it has not, because the metadata were away
+    outage: bool = False  #: it ended because the metadata were away, which does not count
     tries: int
     overrun_by: str | None
     error: str  #: of an attempt that did not begin
@@ -257,8 +259,8 @@ def _decide_without_child(seen: RunWithoutChild) -> Action:
 def _decide_after(seen: AttemptOver, retry: Retry) -> Action:
     if seen.stopped and not seen.begun:
         return ForgetAttempt()
-    if seen.outage:
-        return RetryLater(RetryRun(OUTAGE_S, None if seen.run is None else seen.run.number))
+    if seen.outage and not seen.stopped:
+        retry = Retry(times=seen.tries, backoff_s=OUTAGE_S, factor=1.0)
     verdict = decide_retry(
         seen.run if seen.begun else None,
         seen.tries,

@@ -126,7 +126,9 @@ class ScheduleObserver:
 
     def _observe_run(self, tick: OpenTick, run: Run, store: Store, monotonic: float) -> Observation:
         close_error = None
-        if tick.job is not None and tick.job.close == run.number and tick.code:
+        if _take_outage(tick):
+            tick.outage = tick.outage or tick.job is None or tick.job.close is None
+        elif tick.job is not None and tick.job.close == run.number and tick.code:
             close_error = scheduled_run.last_error(self.log(tick.record))
         tick.code = None
         holder = lease.read(store, run.pipeline, run.token)
@@ -142,15 +144,16 @@ class ScheduleObserver:
     def _observe_attempt(self, tick: OpenTick, run: Run | None, store: Store) -> Observation:
         number = tick.job.attempt if tick.job is not None else tick.record.attempts
         begun = number <= tick.record.attempts
-        outage = tick.code == scheduled_run.UNAVAILABLE and not begun and tick.outages < open_tick.MOST_OUTAGES
-        tick.code = None
-        tick.outages += outage
-        tick.unbegun += not begun and not outage
+        outage = tick.outage or _take_outage(tick)
+        tick.code, tick.outage = None, False
+        tick.unbegun += not begun
+        tries = tick.record.attempts + tick.unbegun - tick.uncounted
+        tick.uncounted += outage
         return AttemptOver(
             run=run,
             begun=begun,
             outage=outage,
-            tries=tick.record.attempts + tick.unbegun,
+            tries=tries,
             overrun_by=self._read_overrun(store, tick.record),
             error="" if begun else scheduled_run.last_error(self.log(tick.record, number)),
             stopped=tick.stopped,
@@ -293,6 +296,13 @@ class ScheduleObserver:
         return scheduled_run.log_path(
             self._services.root, self.key, record.tick.name, number or max(1, record.attempts)
         )
+
+
+def _take_outage(tick: OpenTick) -> bool:
+    """Whether its child has ended because the metadata were away, which is forgiven a limited number of times."""
+    outage = tick.code == scheduled_run.UNAVAILABLE and tick.outages < open_tick.MOST_OUTAGES
+    tick.outages += outage
+    return outage
 
 
 def _find_pause(tick: Tick, timetable: Timetable, pauses: Sequence[SchedulePause]) -> SchedulePause | None:

@@ -566,19 +566,35 @@ def test_an_attempt_that_found_no_metadata_does_not_count(tmp_path):
     assert record.end.why == "The metadata store is unavailable"
 
 
-def test_an_attempt_that_found_no_metadata_is_no_run_that_the_next_tick_overruns_silently(tmp_path):
-    """The next tick is skipped for it, or ends it by name; it does not end as failed without a reason."""
-    for policy, expected in (
-        (OverrunPolicy.ALLOW_TO_COMPLETE, {1: "open", 2: "skipped"}),
-        (OverrunPolicy.KILL_AND_RUN, {1: "killed", 2: "open"}),
-    ):
-        world = World(tmp_path / policy.value, overrun=policy)
-        world.at(1, 59, 59)
+def test_an_attempt_that_lost_the_metadata_does_not_count_either(tmp_path, monkeypatch):
+    """Once its end is recorded, the next takes up where it stopped; closing it is repeated as long as they are away."""
+    world = World(tmp_path, retry=Retry(times=1, backoff_s=1.0))
+    world.at(1)
+    lost = world.child.begin()
+    monkeypatch.setattr(process, "is_alive", lambda who: False if who == lost.lease.who else None)
+    for _ in range(3):  # the run itself, and twice what is to close it
         world.child.returncode = scheduled_run.UNAVAILABLE
         world.step()
-        world.at(2)
+        assert world.child.job.close == 1
+    lost.finish(State.FAILED, "abandoned: its controller died", exits=False)
+    world.child.returncode = 0
+    world.step()
+    world.step(timedelta(seconds=open_tick.OUTAGE_S))
+    assert (world.child.job.attempt, world.child.job.base) == (2, 1)
+    world.child.begin().finish(State.FAILED, "The metadata is away")
+    world.child.returncode = scheduled_run.UNAVAILABLE
+    world.step()
+    world.step(timedelta(seconds=open_tick.OUTAGE_S))
+    assert (world.child.job.attempt, world.child.job.base) == (3, 2)
+    for attempt in (3, 4):
+        world.child.begin().finish(State.FAILED, "Trainer failed")
+        world.step()
+        world.step(timedelta(seconds=1))
+        assert world.child.job.attempt == min(attempt + 1, 4)
 
-        assert world.outcomes == expected
+    assert world.outcomes == {1: "failed"}
+    (record,) = list_missed(world.records, "p")
+    assert record.end.why == "Trainer failed (attempt 2 of 2)"
 
 
 def test_what_waits_for_another_chance_makes_way_for_the_next_tick(tmp_path):
@@ -591,6 +607,20 @@ def test_what_waits_for_another_chance_makes_way_for_the_next_tick(tmp_path):
     world.at(2)
 
     assert world.outcomes == {1: "failed", 2: "open"}
+
+
+def test_what_found_no_metadata_makes_way_for_the_next_tick_too(tmp_path):
+    """Under either policy; that it could not begin is the reason."""
+    for policy in OverrunPolicy:
+        world = World(tmp_path / policy.value, overrun=policy)
+        world.at(1, 59, 59)
+        world.child.returncode = scheduled_run.UNAVAILABLE
+        world.step()
+        world.at(2)
+
+        assert world.outcomes == {1: "failed", 2: "open"}
+        (record,) = list_missed(world.records, "p")
+        assert record.end.why == "it could not begin; not retried, since the next tick has come"
 
 
 def test_a_pipeline_that_another_took_first_is_waited_for(world):
