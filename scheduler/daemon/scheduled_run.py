@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from spanwise.orchestrator import lease
-from spanwise.orchestrator.base_run import find_base_run, usable_executions
+from spanwise.orchestrator.base_run import find_base_run
 from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, StoreUnavailable, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Trigger, format_source, go_to
@@ -210,7 +210,7 @@ def _create_request(store: Store, job: ScheduledJob, loaded: Loaded, spans: Mapp
     before = None if job.base is None else store.run(pipeline.name, job.base)
     if before is not None and not go_to(before.folder):  # in another folder is other data: run it all
         with contextlib.suppress(UsageError):  # nodes of that run are gone, or what it read is out of date: run it all
-            request = resume.resume_request(before, usable_executions(store, store.executions(before)), pipeline)
+            request = resume.resume_request(before, resume.find_finished(store, before), pipeline)
             find_base_run(store, pipeline, request.selection or pipeline.select(), request)
             return request
     calendars = {source.node: source.calendar for source in list_span_sources(pipeline)}

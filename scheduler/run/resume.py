@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spanwise.orchestrator.base_run import usable_executions
+from spanwise.orchestrator.driver import find_unreadable
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, Run, State, Trigger, format_source
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
+from spanwise.orchestrator.store import Store
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load_again
@@ -32,7 +33,7 @@ def resume(
     """
     with root.open_for_reading(settings) as store:
         stopped = find.run(store, reference)
-        executions = usable_executions(store, store.executions(stopped))
+        executions = find_finished(store, stopped)
     _refuse_complete(stopped)
     if stopped.trigger is Trigger.PUSH:
         again = push_command(executions)
@@ -60,6 +61,11 @@ def reload_pipeline(run: Run, settings: Settings) -> Loaded:
             f"{format_source(run.source)} now defines pipeline {loaded.pipeline.name!r}, not {run.pipeline!r}."
         )
     return loaded
+
+
+def find_finished(store: Store, run: Run) -> list[Execution]:
+    """What a run has finished and can still be read; a resolver has not that chose what was collected or lost since."""
+    return [e for e in store.executions(run) if e.state.succeeded and not any(find_unreadable(store, e.outputs))]
 
 
 def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline) -> RunRequest:

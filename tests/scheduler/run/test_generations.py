@@ -179,6 +179,20 @@ def test_the_second_way_on_insists(typed):
     assert "chain/1" in typed(insisted)
 
 
+def test_files_that_are_gone_are_recreated_and_the_run_is_resumed(typed):
+    """By the two commands that the failed run prints; its window had chosen what is gone, so it chooses again."""
+    typed.lived("run days.py --span 1", "run days.py --span 2")
+    (gone,) = typed.folder.glob(".spanwise/days/Ingest/examples/1/text")
+    gone.unlink()
+    typed.arrive(3)
+
+    recreate, resume = typed.suggested(typed("run days.py --span 3", code=1))
+    typed(recreate)
+    typed(resume)
+
+    assert typed.served == "1v1 2v1 3v1"
+
+
 def test_no_way_on_reads_files_that_are_gone(typed):
     """The older run can supply nothing any more, so only the way that makes it anew is printed; it works."""
     typed.lived("run chain.py", "run chain.py --param value=5 --to Load")
