@@ -24,7 +24,7 @@ from spanwise.scheduler.backfill.execution import (
     backfill_status,
     run_backfill,
 )
-from spanwise.scheduler.backfill.inventory import find_ingest_nodes, take_inventory
+from spanwise.scheduler.backfill.inventory import find_ingest_nodes, ready_versions, take_inventory
 from spanwise.scheduler.backfill.plan import (
     BackfillOptions,
     BackfillPlan,
@@ -110,7 +110,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             options = replace(options, stale=True)
         find_ingest_nodes(loaded.pipeline)
         sources = take_inventory(loaded.pipeline, store, spans, node)
-        if request.span is not None and not any(source.ready for source in sources):
+        if request.span is not None and not ready_versions(sources):
             sources = take_inventory(
                 loaded.pipeline, store, source=node
             )  # for the message that names the spans with input

@@ -60,6 +60,9 @@ def format_plan(plan: BackfillPlan) -> str:
         )
     if plan.absent:
         lines.append(f"Skipped because they have no input: {format_spans(plan.absent, calendar)}")
+    if plan.alone:
+        each = "".join(f"  --span {node}={calendar.label(span)}" for node, span in plan.alone)
+        lines.append(f"Skipped because other nodes have no input of these spans. Backfill each by itself:{each}")
     if plan.lowered:
         lowered = format_spans(plan.lowered, calendar)
         lines.append(f"Skipped because a higher version was ingested before: {lowered}. {LOWERED_FIX}")
@@ -78,7 +81,7 @@ def format_plan(plan: BackfillPlan) -> str:
 def _headline(plan: BackfillPlan) -> str:
     count = len(plan.targets)
     if not count:
-        return f"{plan.pipeline} {'has no span to backfill' if plan.runs else 'needs no backfill'}."
+        return f"{plan.pipeline} {'has no span to backfill' if plan.runs or plan.alone else 'needs no backfill'}."
     spans = f"{count} {'span' if count == 1 else 'spans'}"
     how = "then one model" if plan.train else "a full run" if count == 1 else "a full run each"
     return f"Backfill of {plan.pipeline}: {spans}, {how}."
@@ -116,6 +119,7 @@ def plan_document(plan: BackfillPlan) -> Document:
         "outside": [span_document(s, calendar) for s in plan.outside],
         "absent": [span_document(s, calendar) for s in plan.absent],
         "lowered": [span_document(s, calendar) for s in plan.lowered],
+        "alone": [{"node": node, **span_document(span, calendar)} for node, span in plan.alone],
         "runs": list(plan.runs),
         "ingest": list(plan.ingest),
         "train": list(plan.train),

@@ -65,6 +65,7 @@ class BackfillPlan:
     outside: tuple[int, ...] = ()  #: skipped because no window reads them
     absent: tuple[int, ...] = ()  #: skipped because they have no input
     lowered: tuple[int, ...] = ()  #: skipped because no window would read them: a higher version was ingested before
+    alone: tuple[tuple[str, int], ...] = ()  #: nodes with spans, skipped because other nodes lack these
     ingest: tuple[str, ...] = ()  #: the nodes that run for each span
     train: tuple[str, ...] = ()  #: the nodes that run once, at the end; empty when each span has a full run
     windows: tuple[ExpectedWindow, ...] = ()  #: what the one model would learn from
@@ -91,7 +92,7 @@ def plan_backfill(
             nodes cannot run in parallel.
         SpanNotFound: none of the spans has input.
     """
-    chosen, absent = _choose_spans(options, calendar, sources)
+    chosen, absent, alone = _choose_spans(options, calendar, sources)
     lowered = _lowered(options, chosen, calendar, sources)
     chosen = [span for span in chosen if span not in lowered]
     train = train_nodes(pipeline, options.split_at) if options.train_once else ()
@@ -121,6 +122,11 @@ def plan_backfill(
         outside=tuple(outside),
         absent=tuple(absent),
         lowered=tuple(lowered),
+        alone=tuple(
+            (each.node, span)
+            for each, span in alone
+            if options.force or is_read(span, _windows_with(span, each, pipeline, store, calendar))
+        ),
         ingest=ingest,
         train=train,
         windows=tuple(forecast.windows()) if train else (),
@@ -133,21 +139,29 @@ def plan_backfill(
 
 def _choose_spans(
     options: BackfillOptions, calendar: Calendar, sources: Sequence[IngestInventory]
-) -> tuple[list[int], list[int]]:
-    """The spans to run again, and the requested ones without input."""
+) -> tuple[list[int], list[int], list[tuple[IngestInventory, int]]]:
+    """The spans to run again, the requested ones without input, and those of which one node has input but not all."""
     there = ready_versions(sources)
     if options.stale:
-        return [span for span in stale_spans(sources) if span in there], []
+        stale = [(each, span) for each in sources for span in stale_spans([each])]
+        ready = sorted({span for _, span in stale if span in there})
+        return ready, [], [(each, span) for each, span in stale if span not in there]
     if options.missed is not None:
         wanted: Collection[int] = sorted(set(options.missed))
-        return [s for s in wanted if s in there], [s for s in wanted if s not in there]
+        alone = [(each, span) for span in wanted if span not in there for each in sources if span in each.ready]
+        partly = {span for _, span in alone}
+        return [s for s in wanted if s in there], [s for s in wanted if s not in there and s not in partly], alone
     assert options.spans is not None, "one of the three is always asked for"
     first, last = options.spans
     chosen = [span for span in there if first <= span <= last]
     if first == last and not chosen:
+        lacking = [each.node for each in sources if first not in each.ready]
+        having = [each.node for each in sources if each.node not in lacking]
+        of = f" of {', '.join(lacking)}" if having else ""
+        named = [f"  --span {node}={calendar.label(first)}" for node in having]
         raise SpanNotFound(
-            f"Span {calendar.label(first)} has no input, or not in every split, so it cannot be backfilled. "
-            f"{_nearest(first, there, calendar)}"
+            f"Span {calendar.label(first)}{of} has no input, or not in every split, so it cannot be backfilled. "
+            f"{_nearest(first, there, calendar)}" + (f"\nTo run the span of one node:{''.join(named)}" if named else "")
         )
     absent = [span for span in range(first, last + 1) if span not in there]
     if not chosen:
@@ -160,7 +174,16 @@ def _choose_spans(
             f"{'span' if len(absent) == 1 else 'spans'} without input: {format_spans(absent, calendar)}.\n"
             f"Nothing was started. Wait for the data, or skip them:  --skip-absent"
         )
-    return chosen, absent
+    return chosen, absent, []
+
+
+def _windows_with(
+    span: int, source: IngestInventory, pipeline: Pipeline, store: Store, calendar: Calendar
+) -> tuple[ExpectedWindow, ...]:
+    """What resolvers would choose if a span of one node were ingested."""
+    forecast = WindowForecast(pipeline, store, calendar, source.node)
+    forecast.add(span, {source.node: source.ready[span]})
+    return tuple(forecast.windows())
 
 
 def _lowered(

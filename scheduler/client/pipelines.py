@@ -272,7 +272,7 @@ class PipelineRecord:
         arguments = ["--stale", "--dry-run", *typed, "--", self.source]
         folder, _ = locate(self.session.store, ["backfill", *arguments], self.session.settings.root)
         plan = run_command(self.session, "backfill", arguments, folder=folder)
-        targets = [*plan["targets"], *plan["outside"]]
+        targets = [*plan["targets"], *plan["outside"], *plan["alone"]]
         return sorted({span if isinstance(span := t, int) else int(t["span"]) for t in targets})
 
     def schedules(self) -> list[ScheduleStatus]:

@@ -325,3 +325,103 @@ def test_what_a_model_learned_from_is_written_in_the_calendar_of_what_it_read(la
     (trained,) = read_trained(site, [pipeline.latest.run])
     assert trained.spans == learned[trained.name.split("/")[1]]
     assert [artifact.span_label for artifact in pipeline.artifacts("Rejects")] == ["2026-11"]
+
+
+LATE = '''
+"""Clicks of a day are judged; their labels come days later."""
+
+from spanwise import ExampleGen, Examples, Gate, Input, Pipeline, Refused, RollingWindow, Trainer
+
+
+class Many(Gate):
+    def run(self, examples: Input[Examples], least: int) -> None:
+        if sum(examples.rows.values()) < least:
+            raise Refused("few rows")
+
+
+def fit(task):
+    (task.model_dir / "model").write_text("fitted")
+
+
+def late(least: int = 1) -> Pipeline:
+    clicks = ExampleGen(pattern="lake/clicks/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv", name="clicks")
+    labels = ExampleGen(pattern="lake/labels/{YYYY}-{MM}-{DD}/v{VERSION}/*.csv", name="labels")
+    many = Many(examples=clicks["examples"], least=least)
+    days = RollingWindow(many["examples"], size=2, name="days")
+    return Pipeline("late", [clicks, labels, many, days, Trainer(examples=days["examples"], run_fn=fit)])
+'''
+
+
+@pytest.fixture
+def late(lake, folder, spanwise):
+    """Clicks of November 21 are ingested, with labels of the 20th; those of the 21st have not come."""
+    (folder / "late.py").write_text(LATE)
+    lake("labels/2026-11-20/v1")
+    spanwise("run", "late.py", "--span", "clicks=2026-11-20", "--span", "labels=2026-11-20")
+    spanwise("run", "late.py", "--span", "clicks=2026-11-21", "--span", "labels=2026-11-20")
+    return lake
+
+
+def test_a_corrected_span_of_one_node_is_found_though_another_node_has_no_input_of_it(late, spanwise):
+    """`--stale` names it with its node, and ends with 1; what it prints runs it."""
+    late("clicks/2026-11-21/v2")
+
+    code, out, _ = spanwise("backfill", "late.py", "--stale")
+    assert code == 1
+    assert "has no span to backfill" in out
+    plan = json.loads(spanwise("backfill", "late.py", "--stale", "--dry-run", "--json")[1])
+    assert plan["alone"] == [{"node": "clicks", "span": 20778, "span_label": "2026-11-21"}]
+
+    (option,) = re.findall(r"--span \S+", out)
+    assert spanwise("backfill", "late.py", *option.split())[0] == 0
+    assert spanwise("backfill", "late.py", "--stale")[0] == 0
+
+
+def test_a_corrected_span_that_no_window_reads_needs_no_backfill(late, spanwise):
+    """Of one node as of all."""
+    late("clicks/2026-11-22/v1")
+    spanwise("run", "late.py", "--span", "clicks=2026-11-22", "--span", "labels=2026-11-20")
+    late("clicks/2026-11-23/v1")
+    spanwise("run", "late.py", "--span", "clicks=2026-11-23", "--span", "labels=2026-11-20")
+    late("clicks/2026-11-21/v2")
+
+    assert "late needs no backfill." in spanwise("backfill", "late.py", "--stale")[1]
+
+
+def test_a_backfill_says_which_node_has_no_input(late, spanwise):
+    """And which spans have some, and how to run the span of the other node."""
+    code, _, err = spanwise("backfill", "late.py", "--span", "2026-11-21")
+
+    assert code != 0
+    assert "Span 2026-11-21 of labels has no input" in err
+    assert "Nearest spans with input: 2026-11-20." in err
+    assert err.rstrip().endswith("To run the span of one node:  --span clicks=2026-11-21")
+
+
+LABELLED = """
+from late import late
+from spanwise import Schedule
+from spanwise.orchestrator import Calendar
+
+def day(tick):
+    return Calendar.DAY.parse("2026-11-22")
+
+def before(tick):
+    return Calendar.DAY.parse("2026-11-20")
+
+minutely = Schedule(late, cron="* * * * *", span={"clicks": day, "labels": before})
+"""
+
+
+def test_a_missed_span_of_one_node_is_named_though_another_node_has_no_input_of_it(late, folder, spanwise):
+    """Rules in one calendar: the clicks came late, the labels of that day have yet to come."""
+    (folder / "labelled.py").write_text(LABELLED)
+    assert spanwise("schedule", "tick", "labelled.py")[0] == 1
+    late("clicks/2026-11-22/v1")
+
+    code, out, _ = spanwise("backfill", "late.py", "--missed")
+    assert code == 1
+    (option,) = re.findall(r"itself:  (--span \S+)", out)
+    assert spanwise("backfill", "late.py", *option.split())[0] == 0
+
+    assert spanwise("schedule", "missed")[0] == 0
