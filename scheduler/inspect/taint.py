@@ -166,11 +166,11 @@ def trace_taint(
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
     reached = _in_newest_window(store, versions, span, models, calendar)
-    target = span if reached else max(next(_spans(store, address, calendar)) for address in versions)
+    target = span if reached else min(next(_spans(store, address, calendar)) for address in versions)
     file = source or format_source(newest.source) or f"{pipeline}.py"
     typed = [word for argument in newest.typed for word in ("--param", argument)]
-    several = len(_recorded_calendars(store, channels)) > 1
-    again = f"{next(iter(versions)).node}={format_span(target, calendar)}" if several else format_span(target, calendar)
+    alone = next(iter(versions)).node if len(versions) == 1 < len(channels) else ""  # others may not have this span
+    again = f"{alone}={format_span(target, calendar)}" if alone else format_span(target, calendar)
     return TaintReport(
         pipeline=pipeline,
         span=span,

@@ -164,10 +164,12 @@ def _line(judged: PersonalVerdict) -> str:
 def _next_command(judgements: Sequence[PersonalVerdict], loaded: Loaded) -> str:
     """The command that trains with what was accepted."""
     first, last = judgements[0].label, judgements[-1].label
-    if len({source.calendar for source in list_span_sources(loaded.pipeline)}) > 1:
-        return f"spanwise run {loaded.quoted}"  # a backfill takes spans of one calendar
     spans = first if first == last else f"{first}..{last}"
-    return f"spanwise backfill {loaded.quoted} --span {spans}" + (" --train-once" if first != last else "")
+    judged = {judged.artifact.name.split("/")[1] for judged in judgements}
+    sources = [source.node for source in list_span_sources(loaded.pipeline)]
+    fed = [node for node in sources if node in judged | loaded.pipeline.ancestors(*judged)]
+    named = f"{fed[0]}={spans}" if len(fed) == 1 < len(sources) else spans  # others may not have these spans yet
+    return f"spanwise backfill {loaded.quoted} --span {named}" + (" --train-once" if first != last else "")
 
 
 def _no_version(label: str, version: int | None, versions: Sequence[Artifact]) -> str:

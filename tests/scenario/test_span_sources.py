@@ -388,6 +388,25 @@ def test_a_corrected_span_that_no_window_reads_needs_no_backfill(late, spanwise)
     assert "late needs no backfill." in spanwise("backfill", "late.py", "--stale")[1]
 
 
+def test_the_backfill_of_an_accepted_span_names_its_node(late, spanwise):
+    """Where other nodes have no input of the span yet; what is printed works when pasted."""
+    late("clicks/2026-11-21/v2")
+    spanwise("run", "late.py", "--span", "clicks=2026-11-21", "--to", "Many", "--param", "least=99")
+
+    out = spanwise("accept", "late.py", "--span", "2026-11-21", "--because", "a holiday")[1]
+
+    (printed,) = re.findall(r"spanwise (backfill .*)", out)
+    assert spanwise(*shlex.split(printed))[0] == 0
+
+
+def test_the_backfill_without_a_tainted_span_names_its_node(late, spanwise):
+    """Where only one node has published the span; what is printed works when pasted."""
+    out = spanwise("tainted", "late", "--span", "2026-11-21")[1]
+
+    (printed,) = set(re.findall(r"spanwise (backfill .*)", out))
+    assert spanwise(*shlex.split(printed))[0] == 0
+
+
 def test_a_backfill_says_which_node_has_no_input(late, spanwise):
     """And which spans have some, and how to run the span of the other node."""
     code, _, err = spanwise("backfill", "late.py", "--span", "2026-11-21")
