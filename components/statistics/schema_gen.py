@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Schema, Statistics
@@ -189,7 +190,8 @@ def _range(feature: FeatureStatistics) -> tuple[float | None, float | None]:
     low, high = (max(low, 0) if least >= 0 else low), (min(high, 0) if most <= 0 else high)
     if isinstance(least, int):
         return low, high
-    return _round_outwards(low, math.floor), _round_outwards(high, math.ceil)
+    width = most - least
+    return _round_outwards(low, width, ROUND_FLOOR), _round_outwards(high, width, ROUND_CEILING)
 
 
 def _is_identifier(feature: FeatureStatistics) -> bool:
@@ -197,13 +199,16 @@ def _is_identifier(feature: FeatureStatistics) -> bool:
     return integer and feature.present >= IDENTIFIERS and (feature.unique or 0) > 0.9 * feature.present
 
 
-def _round_outwards(bound: float, towards: Callable[[float], int]) -> float | None:
-    """Outwards to two digits, which are read more easily; None where there is no such double."""
-    if not bound or not math.isfinite(bound):
-        return 0.0 if not bound else None
-    unit = 10.0 ** (math.floor(math.log10(abs(bound))) - 1)
-    rounded = towards(bound / unit) * unit if unit else bound
-    return float(f"{rounded:.2g}") if math.isfinite(rounded) else None
+def _round_outwards(bound: float, width: float, rounding: str) -> float | None:
+    """Outwards to two digits of the width of the range, which are read more easily; None where there is no such double.
+
+    Digits of the bound would widen a narrow range of great numbers by many times its width.
+    """
+    if not (math.isfinite(bound) and math.isfinite(width)):
+        return None
+    unit = Decimal(1).scaleb(math.floor(math.log10(width)) - 1)
+    rounded = float(Decimal(bound).quantize(unit, rounding))
+    return rounded if math.isfinite(rounded) else None
 
 
 def _lengths(lengths: NumberStatistics | None) -> tuple[int | None, int | None]:

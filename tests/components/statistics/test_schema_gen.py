@@ -65,6 +65,15 @@ def test_numbers_have_a_range_that_allows_as_much_again():
     assert (inferred([0.0, 0.123]).min, inferred([0.0, 0.123]).max) == (0.0, 0.25)
 
 
+def test_a_narrow_range_of_great_numbers_stays_narrow():
+    """Doubles are rounded to two digits of the width, not of the number: a pressure of 1013 ± 5 is not 990 to 1100."""
+    assert (inferred([1008.0, 1018.2]).min, inferred([1008.0, 1018.2]).max) == (997.0, 1029.0)
+    day = inferred([1.7776e9 + 0.25, 1.7776e9 + 86399.75])
+    assert (day.min, day.max) == (1.7776e9 - 87000, 1.7776e9 + 173000)
+    assert (inferred([0.0, 5e-324]).min, inferred([0.0, 5e-324]).max) == (0.0, 1e-323)
+    assert (inferred([-1e308, 1e308]).min, inferred([-1e308, 1e308]).max) == (None, None)
+
+
 def test_a_constant_has_no_range_and_no_drift():
     """A number that is the same in all rows is most likely the date, which will change."""
     assert inferred([2013] * 200) == FeatureSchema(type="int64", present=0.95)
