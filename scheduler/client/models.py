@@ -7,31 +7,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation, Model
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.serving import Push, channel_of, pushes
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import find_standing
+from spanwise.orchestrator.verdict import Standing, find_origins
 from spanwise.scheduler.client.artifacts import ArtifactRecord
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_number, format_spans, format_time, run_calendar
 from spanwise.scheduler.inspect import records
-from spanwise.scheduler.inspect.run_outputs import find_model_channel, is_baseline
+from spanwise.scheduler.inspect.judged_models import find_blessings, find_figures, is_blessed
+from spanwise.scheduler.inspect.run_outputs import find_model_channel
 
 _CLOCKS = timedelta(hours=1)  # by so much the clocks of two hosts may differ
 
 
 @dataclass(frozen=True)
 class ModelRecord(ArtifactRecord):
-    """One model, with the evaluation that the run which trained it has made."""
+    """One model, as it was evaluated and judged last; of one that was made of another model, as that was."""
 
     run: str = ""  #: `pipeline/number` of the run that trained it; empty where that is not known
     evaluation: ArtifactRecord | None = None
     blessing: ArtifactRecord | None = None
     pushes: tuple[Push, ...] = field(default=(), repr=False)  #: its pushes, newest first
     serves: bool = False  #: it was pushed last
-    blessed: bool | None = None  #: None when nobody has judged it
-    spans_label: str = ""  #: the spans that it learned from, as people write them
+    standing: Standing = field(default_factory=lambda: Standing({}), repr=False)  #: what the verdicts on it amount to
+    spans: list[int] = field(default_factory=list)  #: that it learned from, or the model that it was made of
+    spans_label: str = ""  #: those, as people write them
+
+    @property
+    def blessed(self) -> bool | None:
+        """Whether it is blessed; None when nobody has judged it."""
+        return is_blessed(self.standing)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -44,16 +51,10 @@ class ModelRecord(ArtifactRecord):
         return _numbers(self.evaluation, "baseline_metrics")
 
     @property
-    def spans(self) -> list[int]:
-        """The spans that it learned from."""
-        spans = self.artifact.properties.get("spans")
-        return [span for span in spans if isinstance(span, int)] if isinstance(spans, list) else []
-
-    @property
     def reasons(self) -> list[str]:
-        """Why it was not blessed."""
-        reasons = None if self.blessing is None else self.blessing.artifact.properties.get("reasons")
-        return [str(reason) for reason in reasons] if isinstance(reasons, list) else []
+        """Why it is not blessed, as its Evaluator said, or a person who has overruled it."""
+        refusal = self.standing.refusal()
+        return [] if refusal is None else refusal.because.splitlines()
 
     def _repr_html_(self) -> str:
         from spanwise.scheduler.client import html
@@ -95,17 +96,15 @@ def find_model(session: Session, reference: str) -> ModelRecord:
     """
     artifact = session.store.artifact(reference)
     maker = session.store.producer(artifact)
-    run = session.store.run(maker.pipeline, maker.run)
-    return _record(session, artifact, run, session.store.executions(run))
+    return _record(session, artifact, session.store.run(maker.pipeline, maker.run))
 
 
 def _models(session: Session, runs: Iterator[Run]) -> Iterator[ModelRecord]:
     for run in runs:
         if run.replay:
             continue
-        executions = session.store.executions(run)
-        for artifact in _made(executions):
-            yield _record(session, artifact, run, executions)
+        for artifact in _made(session.store.executions(run)):
+            yield _record(session, artifact, run)
 
 
 def _made(executions: list[Execution]) -> Iterator[Artifact]:
@@ -119,28 +118,29 @@ def _made(executions: list[Execution]) -> Iterator[Artifact]:
     )
 
 
-def _record(session: Session, artifact: Artifact, run: Run, executions: list[Execution]) -> ModelRecord:
+def _record(session: Session, artifact: Artifact, run: Run) -> ModelRecord:
     store: Store = session.store
-    read = [e for e in executions if any(a.id == artifact.id for row in e.inputs.values() for a in row)]
-    mine = [e for e in read if not is_baseline(artifact, e)]
-    made = [a for e in mine if not e.chosen for row in e.outputs.values() for a in row]
-    blessing = next((a for a in made if a.kind == Blessing.kind), None)
-    evaluation = next((a for a in made if a.kind == Evaluation.kind), None)
-    standing = find_standing(store, "blessed", artifact)
+    figures = find_figures(store, [artifact])[artifact.id]
     every = list(_pushes_since(store, artifact))
-    spans = artifact.properties.get("spans")
-    learned = [s for s in spans if isinstance(s, int)] if isinstance(spans, list) else []
+    trained = next((a for a in (artifact, *find_origins(store, artifact)) if a.properties.get("spans")), artifact)
+    learned = _list_spans(trained)
     return ModelRecord(
         session,
         artifact,
         run=run.name,
-        evaluation=None if evaluation is None else ArtifactRecord(session, evaluation),
-        blessing=None if blessing is None else ArtifactRecord(session, blessing),
+        evaluation=None if figures.evaluation is None else ArtifactRecord(session, figures.evaluation),
+        blessing=None if figures.blessing is None else ArtifactRecord(session, figures.blessing),
         pushes=tuple(push for push in every if push.model == artifact.name),
         serves=bool(every) and every[0].model == artifact.name,
-        blessed=standing.holds() if standing.by_judge else None,
-        spans_label=format_spans(learned, records.artifact_calendar(artifact, run_calendar(run))) if learned else "",
+        standing=find_blessings(store, [artifact])[artifact.id],
+        spans=learned,
+        spans_label=format_spans(learned, records.artifact_calendar(trained, run_calendar(run))) if learned else "",
     )
+
+
+def _list_spans(model: Artifact) -> list[int]:
+    spans = model.properties.get("spans")
+    return [span for span in spans if isinstance(span, int)] if isinstance(spans, list) else []
 
 
 def _pushes_since(store: Store, model: Artifact) -> Iterator[Push]:

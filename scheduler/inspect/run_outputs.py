@@ -66,11 +66,6 @@ def is_trained(execution: Execution, artifact: Artifact) -> bool:
     return artifact.kind == Model.kind and execution.reused is None
 
 
-def is_baseline(model: Artifact, execution: Execution) -> bool:
-    """Whether an execution has only compared another model with this one."""
-    return any(a.id == model.id for a in execution.inputs.get("baseline", ()))
-
-
 def find_learned(store: Store, model: Artifact, address: Address) -> dict[int, Artifact]:
     """What a model has learned from at an address, by span: read itself, or what its features were made from."""
     read = walk(store, [model], Direction.UP, carries=_passes_examples).artifacts.values()

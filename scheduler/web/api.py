@@ -15,6 +15,7 @@ from spanwise.scheduler.data_service.observation import read_status
 from spanwise.scheduler.formatting import iso_time
 from spanwise.scheduler.inspect import find, lineage, records, verdicts
 from spanwise.scheduler.inspect.diff import differences_document
+from spanwise.scheduler.inspect.judged_models import find_blessings, is_blessed
 from spanwise.scheduler.inspect.taint import split_span, taint_document, trace_taint
 from spanwise.scheduler.inspect.why import explanation_document
 from spanwise.scheduler.ledger.holder import note_left_open
@@ -110,16 +111,18 @@ def _models(site: WebSite, ask: Ask) -> Answer:
     runs: list[Run] = list(
         itertools.islice(site.store.runs(find.pipeline(site.store, ask.path["pipeline"])), _limit(ask))
     )
+    trained = read_trained(site, runs, next(iter(runs), None))
+    standings = find_blessings(site.store, [each.artifact for each in trained])
     return [
         {
-            "model": each.name,
-            "id": each.model,
+            "model": each.artifact.name,
+            "id": each.artifact.id,
             "run": each.run.name,
             "metrics": dict(each.metrics),
             "baseline_metrics": dict(each.baseline),
-            "blessed": each.blessed,
+            "blessed": is_blessed(standings[each.artifact.id]),
         }
-        for each in read_trained(site, runs)
+        for each in trained
     ]
 
 

@@ -1,11 +1,13 @@
 """A past of the flights pipeline, recorded as its nodes record it: who read what, made what, and from which parts."""
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
 
 from spanwise.orchestrator import Blessing, Evaluation, Examples, Execution, Model, PushedModel, Run, State, Statistics
 from spanwise.orchestrator.store import MemoryStore
+from spanwise.orchestrator.verdict import append, verdicts_of
 
 
 class Past:
@@ -59,7 +61,10 @@ class Past:
             error=error,
             reason="no cached result matched" if reused is None else "same as before",
         )
-        return self.store.publish(ended).outputs
+        made = self.store.publish(ended).outputs
+        if reused is None:
+            append(self.store, verdicts_of(itertools.chain(*outputs.values()), judge=node, run=self.run.name))
+        return made
 
     def draft(self, kind, content="c", **properties):
         folder = self.folder / "root" / str(next(self._folders))

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from spanwise.orchestrator.serving import Push, channel_of, pushes
 from spanwise.scheduler.client import ModelRecord
 from spanwise.scheduler.client.models import find_model
+from spanwise.scheduler.inspect.judged_models import find_blessings, is_blessed
 from spanwise.scheduler.web.pages import artifact_url
 from spanwise.scheduler.web.pictures.charts import ChartLine, draw_lines, draw_sparkline
 from spanwise.scheduler.web.pictures.intervals import Estimate, draw_estimate, find_scale
@@ -60,6 +61,7 @@ class ModelsView:
     """The newest models."""
 
     models: Sequence[TrainedModel]  #: newest first
+    blessed: Mapping[int, bool | None]  #: by the id of a model
     reports: Sequence[EvaluationReport]  #: of each
     metrics: Sequence[str]
     metric: str  #: the one that the chart shows
@@ -82,7 +84,9 @@ def read_models(
         NotRecorded: one of the two to compare does not exist.
     """
     runs = list(itertools.islice(site.store.runs(pipeline, before=before), MODELS))
-    models = read_trained(site, runs)
+    models = read_trained(site, runs, next(iter(site.store.runs(pipeline)), None))
+    standings = find_blessings(site.store, [model.artifact for model in models])
+    blessed = {model: is_blessed(standing) for model, standing in standings.items()}
     reports = [read_evaluation(site, model.report) for model in models]
     named = dict.fromkeys(name for model in models for name in model.metrics)
     metrics = sorted(named, key=lambda name: name in COUNTS)
@@ -91,15 +95,16 @@ def read_models(
     by = by if by in slicings else next(iter(slicings), "")
     return ModelsView(
         models=models,
+        blessed=blessed,
         reports=reports,
         metrics=metrics,
         metric=chosen,
-        chart=_draw(models[::-1], reports[::-1], chosen),
+        chart=_draw(models[::-1], reports[::-1], chosen, blessed),
         banded=any(chosen in report.intervals for report in reports),
         slicings=slicings,
         by=by,
         slices=_list_slices(reports, chosen, by),
-        serving=_list_places(site, models[0].name) if models else {},
+        serving=_list_places(site, models[0].artifact.name) if models else {},
         compared=_compare(site, pair, chosen, by) if all(pair) else None,
         older=runs[-1].number if runs and runs[-1].number > 1 else None,
     )
@@ -116,19 +121,22 @@ def _list_places(site: WebSite, model: str) -> dict[str, list[str]]:
     return found
 
 
-def _draw(models: Sequence[TrainedModel], reports: Sequence[EvaluationReport], metric: str) -> Markup:
+def _draw(
+    models: Sequence[TrainedModel], reports: Sequence[EvaluationReport], metric: str, blessed: Mapping[int, bool | None]
+) -> Markup:
     lines = [
         ChartLine(
             metric,
             [model.metrics.get(metric) for model in models],
             "line",
             [report.intervals.get(metric) for report in reports],
-            [model.blessed is False for model in models],
+            [blessed[model.artifact.id] is False for model in models],
         ),
         ChartLine("baseline", [model.baseline.get(metric) for model in models], "baseline"),
     ]
     title = f"{metric} of each model with its interval, and of the baseline on the same examples"
-    return draw_lines([model.label for model in models], lines, title, [artifact_url(model.model) for model in models])
+    places = [artifact_url(model.artifact.id) for model in models]
+    return draw_lines([model.label for model in models], lines, title, places)
 
 
 def _list_slices(reports: Sequence[EvaluationReport], metric: str, by: str) -> list[MetricRow]:

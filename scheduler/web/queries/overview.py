@@ -99,13 +99,14 @@ def _row(
     serving = site.memo.get(
         ("serving", name, newest.number, newest.state), lambda: find_serving(site.client.session, name), for_s=60.0
     )
-    trained = read_trained(site, runs[::-1])
-    metric = headline(trained[-1].metrics) if trained else ""
+    trained = read_trained(site, runs[::-1], newest)
+    known = [{} if serving is None else serving.metrics, *(each.metrics for each in reversed(trained))]
+    figures = next(filter(None, known), {})
+    metric = headline(figures)
     values = [each.metrics.get(metric) for each in trained]
     said = ", ".join(
         f"{each.label} {value:.4g}" for each, value in zip(trained, values, strict=True) if value is not None
     )
-    served = serving.metrics.get(metric) if serving is not None else None
     return OverviewRow(
         name=name,
         runs=runs[::-1],
@@ -114,7 +115,7 @@ def _row(
         serving=serving,
         pushed=serving.pushes[0].created if serving is not None and serving.pushes else None,
         metric=metric,
-        value=served if served is not None else next((v for v in reversed(values) if v is not None), None),
+        value=figures.get(metric),
         spark=draw_sparkline(values, f"{metric}: {said}"),
         overrun=_first_overrun(site, newest, schedules),
     )

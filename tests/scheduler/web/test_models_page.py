@@ -4,7 +4,9 @@ import json
 import re
 
 from spanwise.orchestrator import Blessing, Evaluation, Model
+from spanwise.scheduler.web.pages import SIGNS
 from tests.scheduler.client.conftest import FIRST
+from tests.scheduler.client.test_client import serve
 from tests.scheduler.web.test_pages import text_of
 
 
@@ -103,3 +105,51 @@ def test_what_a_wrong_span_reached_is_a_graph_of_which_each_box_is_a_page(past, 
     assert f"/a/{other.id}" not in graph
     assert "warm start from" in text_of(found)
     assert "2 models learned from it" in text_of(found)
+
+
+def test_a_model_is_blessed_as_was_decided_last(past, page, site):
+    """By a person, or by the Evaluator of a later run, on the list, in the API and in the client."""
+    examples, model = evaluated(past, 0, 0.7)
+    facts = {"current_model": model.name, "current_model_id": model.id}
+
+    def ask():
+        (listed,) = page("/api/pipelines/flights/models").json()
+        record = site.client.model(model.name)
+        word = "blessed" if record.blessed else "not blessed"
+        assert listed["blessed"] is record.blessed
+        assert f"2013-01-01 {SIGNS[word]} {word}" in text_of(page("/p/flights/models"))
+        assert listed["metrics"] == record.metrics
+        return record.blessed, record.reasons, record.metrics
+
+    assert ask() == (True, [], {"auc": 0.7, "log_loss": 0.4})
+    past.begin(FIRST)
+    past.do(
+        "Evaluator",
+        {"model": [model], "examples": [examples]},
+        evaluation=[past.draft(Evaluation, metrics={"auc": 0.6})],
+        blessing=[past.draft(Blessing, blessed=0, reasons=["auc fell"], **facts)],
+    )
+    assert ask() == (False, ["auc fell"], {"auc": 0.6})
+    site.client.bless(model.name, because="as good")
+    assert ask() == (True, [], {"auc": 0.6})
+    site.client.unbless(model.name, because="wrong for refunds")
+    assert ask() == (False, ["wrong for refunds"], {"auc": 0.6})
+
+
+def test_a_model_has_the_metrics_of_the_run_that_resumed_its_own(past, page, site):
+    """So has what was exported of it, which serves; the overview shows them too."""
+    past.begin(FIRST)
+    examples = past.ingest(FIRST)
+    model = past.train([examples])
+    assert page("/api/pipelines/flights/models").json()[0]["metrics"] == {}
+    past.begin(FIRST, base=1)
+    past.evaluate(model, [examples], auc=0.8)
+    (export,) = past.do("Export", {"model": [model]}, model=[past.draft(Model)])["model"]
+    serve(past, past.push(export, 1))
+
+    *_, listed = page("/api/pipelines/flights/models").json()
+    serving = site.client.pipeline().serving()
+
+    assert (listed["model"], listed["metrics"], listed["blessed"]) == (model.name, {"auc": 0.8}, True)
+    assert (serving.name, serving.metrics, serving.blessed, serving.spans) == (export.name, {"auc": 0.8}, True, [FIRST])
+    assert "auc 0.8" in text_of(page("/"))

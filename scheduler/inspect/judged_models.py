@@ -1,0 +1,93 @@
+"""Judged models: what was measured of models last, and whether they are blessed, for whoever shows one. Reads only."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation
+from spanwise.orchestrator.run import Execution
+from spanwise.orchestrator.store import Store
+from spanwise.orchestrator.verdict import Standing, find_joint_standings, find_origins_of_many
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFigures:
+    """What was published last about a model, or about one that it was made of, as by an export."""
+
+    evaluation: Artifact | None = None
+    blessing: Artifact | None = None
+
+
+def find_figures(store: Store, models: Sequence[Artifact]) -> dict[int, ModelFigures]:
+    """The newest evaluation and blessing of each of these models, by its id, whichever run has made them.
+
+    What a base run has supplied is not made again by that, and a replay says nothing of today.
+    """
+    groups = _group(store, models)
+    ids = {artifact.id for group in groups.values() for artifact in group}
+    found: dict[int, dict[str, Artifact]] = defaultdict(dict)
+    for execution, made in _list_judges(store, ids):
+        for model in _find_judged(store, execution, made):
+            found[model] |= made
+    return {
+        model.id: ModelFigures(
+            evaluation=_first_of(found, groups[model.name], Evaluation.kind),
+            blessing=_first_of(found, groups[model.name], Blessing.kind),
+        )
+        for model in models
+    }
+
+
+def find_blessings(store: Store, models: Sequence[Artifact]) -> dict[int, Standing]:
+    """What the verdicts on each of these models amount to, by its id, with those on what it was made of."""
+    standings = find_joint_standings(store, _group(store, models))
+    return {model.id: standings[model.name] for model in models}
+
+
+def is_blessed(standing: Standing) -> bool | None:
+    """Whether a model is blessed; None where nobody has judged it."""
+    return standing.holds() if standing.by_judge else None
+
+
+def _group(store: Store, models: Sequence[Artifact]) -> dict[str, list[Artifact]]:
+    origins = find_origins_of_many(store, models)
+    return {model.name: [model, *origins[model.name]] for model in models}
+
+
+def _first_of(found: Mapping[int, Mapping[str, Artifact]], group: Sequence[Artifact], kind: str) -> Artifact | None:
+    return next((made[kind] for model in group if kind in (made := found.get(model.id, {}))), None)
+
+
+def _list_judges(store: Store, models: Collection[int]) -> list[tuple[Execution, dict[str, Artifact]]]:
+    """The executions that read models and have measured or judged one, oldest first, with what they have made."""
+    readers = {link.execution for link in store.links(artifacts=models, read=True)}
+    links = store.links(executions=readers, read=False) if readers else []
+    made = {a.id: a for a in store.artifacts_by_id({link.artifact for link in links})}
+    judged: dict[int, dict[str, Artifact]] = defaultdict(dict)
+    for link in links:
+        artifact = made.get(link.artifact)
+        if artifact is not None and artifact.kind in (Evaluation.kind, Blessing.kind):
+            judged[link.execution][artifact.kind] = artifact
+    executions = store.executions_by_id(list(judged))
+    return [(e, judged[e.id]) for e in executions if e.state.succeeded and not (e.chosen or e.supplied or e.replay)]
+
+
+def _find_judged(store: Store, execution: Execution, made: Mapping[str, Artifact]) -> set[int]:
+    """The models that an execution has judged: the one that its blessing names, else what it read, except a baseline.
+
+    The blessing of a cached result names the model that was read then; this one reads the same, published again.
+    """
+    blessing = made.get(Blessing.kind)
+    named = None if blessing is None else blessing.properties.get("current_model_id")
+    if isinstance(named, int) and execution.reused is None:
+        return {named}
+    now = store.execution(execution.id).inputs
+    if isinstance(named, int) and execution.reused is not None:
+        then = store.execution(execution.reused).inputs
+        pairs = ((a, b) for key, row in then.items() for a, b in zip(row, now.get(key, ()), strict=False))
+        return {read.id for earlier, read in pairs if earlier.id == named}
+    compared = {artifact.id for artifact in now.get("baseline", ())}
+    return {artifact.id for artifact in itertools.chain(*now.values())} - compared
