@@ -8,24 +8,26 @@ is not recorded; `version_instead` looks.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, PushedModel
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.node_history import find_newest_successes, list_outputs
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.storage import ObjectUrl, is_object_url, open_bucket, parse_url
 from spanwise.orchestrator.store import Address, Claim, Store
 from spanwise.orchestrator.verdict import find_origins
 
-_LOOK_BACK = 20  # runs
+_LOOK_BACK = 20  # pushes
 _OUTPUTS = 100  # of a Pusher
 _PATIENCE = timedelta(seconds=5)  # whoever asks only says what it sees
 
@@ -48,6 +50,12 @@ class Push:
     run: str  #: `pipeline/number`
     destination: str  #: the folder or URL of the version
     created: datetime | None = None  #: when it was recorded, UTC; None before
+
+    @property
+    def place(self) -> str:
+        """The folder or URL that holds its version and others; where it names no version, what the Pusher says."""
+        folder, _, version = self.destination.rpartition("/")
+        return folder if version.isdecimal() else self.destination or self.node
 
 
 def pushes(store: Store, channel: str, *, as_of: datetime | None = None) -> Iterator[Push]:
@@ -81,16 +89,36 @@ def newest_push(store: Store, pusher: Address) -> Push | None:
 
 
 def last_pushes(store: Store, pipeline: str) -> list[Push]:
-    """The last push of each Pusher that the newest runs of a pipeline have, whether it has pushed in them or not."""
-    found: dict[tuple[str, str], Push | None] = {}
-    for run in itertools.islice(store.runs(pipeline), _LOOK_BACK):
-        for artifact in itertools.chain(*(a for e in store.executions(run) for a in e.outputs.values())):
-            model = artifact.properties.get("model")
-            if artifact.kind == PushedModel.kind and isinstance(model, str):
-                key = channel_of(model), artifact.name.split("/")[1]
-                if key not in found:
-                    found[key] = _last_push(store, *key)
-    return [push for push in found.values() if push is not None]
+    """The last push of each Pusher of a pipeline, the newest first, however many runs have pushed nothing since.
+
+    What another Pusher has pushed later to the same destination has taken its place.
+    """
+    outputs = list_outputs(store, find_newest_successes(store, pipeline).values(), most=_OUTPUTS)
+    pushed = (artifact for _, made in outputs for artifact in made if artifact.kind == PushedModel.kind)
+    pushers = dict.fromkeys(Address(*artifact.name.split("/")[:3]) for artifact in pushed)
+    found = [push for pusher in pushers if (push := newest_push(store, pusher)) is not None]
+    by_place: dict[str, Push] = {}
+    for push in sorted(found, key=lambda push: push.created or datetime.now(UTC), reverse=True):
+        by_place.setdefault(push.place, push)
+    return list(by_place.values())
+
+
+def find_served(store: Store, pipeline: str) -> list[tuple[Artifact, Push]]:
+    """The models that serve, by the last pushes of a pipeline, the last pushed first; as far as they are recorded."""
+    found = []
+    for push in last_pushes(store, pipeline):
+        with contextlib.suppress(NotRecorded):  # another program has named it
+            found.append((store.artifact(push.model), push))
+    return found
+
+
+def find_serving(store: Store, pipeline: str) -> dict[str, list[Push]]:
+    """The same by name, with the models that they were made of: the pushes by which each serves."""
+    found: dict[str, list[Push]] = defaultdict(list)
+    for model, push in find_served(store, pipeline):
+        for each in (model, *find_origins(store, model)):
+            found[each.name].append(push)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from spanwise.orchestrator import serving
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.run import Execution, Run
-from spanwise.orchestrator.serving import Push, channel_of, pushes
+from spanwise.orchestrator.serving import Push
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Standing, find_origins
 from spanwise.scheduler.client.artifacts import ArtifactRecord
@@ -17,7 +18,6 @@ from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import format_number, format_spans, format_time, run_calendar
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.judged_models import find_blessings, find_figures, is_blessed
-from spanwise.scheduler.inspect.run_outputs import find_model_channel
 
 _CLOCKS = timedelta(hours=1)  # by so much the clocks of two hosts may differ
 
@@ -30,7 +30,7 @@ class ModelRecord(ArtifactRecord):
     evaluation: ArtifactRecord | None = None
     blessing: ArtifactRecord | None = None
     pushes: tuple[Push, ...] = field(default=(), repr=False)  #: its pushes, newest first
-    serves: bool = False  #: it was pushed last
+    serves: bool = False  #: a Pusher has pushed it, or what was made of it, last
     standing: Standing = field(default_factory=lambda: Standing({}), repr=False)  #: what the verdicts on it amount to
     spans: list[int] = field(default_factory=list)  #: that it learned from, or the model that it was made of
     spans_label: str = ""  #: those, as people write them
@@ -77,15 +77,13 @@ def _numbers(artifact: ArtifactRecord | None, name: str) -> dict[str, float]:
 
 def list_models(session: Session, pipeline: str, limit: int) -> list[ModelRecord]:
     """The newest models of a pipeline, those of replays left out, newest first."""
-    found = _models(session, session.store.runs(pipeline))
-    return list(itertools.islice(found, limit))
+    return list(itertools.islice(_models(session, pipeline), limit))
 
 
 def find_serving(session: Session, pipeline: str) -> ModelRecord | None:
     """The model that was pushed last; None when none was."""
-    channel = find_model_channel(session.store, pipeline)
-    last = None if channel is None else next(pushes(session.store, channel), None)
-    return None if last is None else find_model(session, last.model)
+    last = next(iter(serving.find_served(session.store, pipeline)), None)
+    return None if last is None else find_model(session, last[0].name)
 
 
 def find_model(session: Session, reference: str) -> ModelRecord:
@@ -96,15 +94,17 @@ def find_model(session: Session, reference: str) -> ModelRecord:
     """
     artifact = session.store.artifact(reference)
     maker = session.store.producer(artifact)
-    return _record(session, artifact, session.store.run(maker.pipeline, maker.run))
+    served = serving.find_serving(session.store, maker.pipeline)
+    return _record(session, artifact, session.store.run(maker.pipeline, maker.run), served)
 
 
-def _models(session: Session, runs: Iterator[Run]) -> Iterator[ModelRecord]:
-    for run in runs:
+def _models(session: Session, pipeline: str) -> Iterator[ModelRecord]:
+    served = serving.find_serving(session.store, pipeline)
+    for run in session.store.runs(pipeline):
         if run.replay:
             continue
         for artifact in _made(session.store.executions(run)):
-            yield _record(session, artifact, run)
+            yield _record(session, artifact, run, served)
 
 
 def _made(executions: list[Execution]) -> Iterator[Artifact]:
@@ -118,10 +118,9 @@ def _made(executions: list[Execution]) -> Iterator[Artifact]:
     )
 
 
-def _record(session: Session, artifact: Artifact, run: Run) -> ModelRecord:
+def _record(session: Session, artifact: Artifact, run: Run, served: Collection[str]) -> ModelRecord:
     store: Store = session.store
     figures = find_figures(store, [artifact])[artifact.id]
-    every = list(_pushes_since(store, artifact))
     trained = next((a for a in (artifact, *find_origins(store, artifact)) if a.properties.get("spans")), artifact)
     learned = _list_spans(trained)
     return ModelRecord(
@@ -130,22 +129,20 @@ def _record(session: Session, artifact: Artifact, run: Run) -> ModelRecord:
         run=run.name,
         evaluation=None if figures.evaluation is None else ArtifactRecord(session, figures.evaluation),
         blessing=None if figures.blessing is None else ArtifactRecord(session, figures.blessing),
-        pushes=tuple(push for push in every if push.model == artifact.name),
-        serves=bool(every) and every[0].model == artifact.name,
+        pushes=tuple(push for push in _pushes_since(store, artifact) if push.model == artifact.name),
+        serves=artifact.name in served,
         standing=find_blessings(store, [artifact])[artifact.id],
         spans=learned,
         spans_label=format_spans(learned, records.artifact_calendar(trained, run_calendar(run))) if learned else "",
     )
 
 
+def _pushes_since(store: Store, model: Artifact) -> Iterator[Push]:
+    """The pushes of its channel since the model was made, newest first."""
+    every, made = serving.pushes(store, serving.channel_of(model.name)), model.created
+    return itertools.takewhile(lambda push: not made or not push.created or push.created > made - _CLOCKS, every)
+
+
 def _list_spans(model: Artifact) -> list[int]:
     spans = model.properties.get("spans")
     return [span for span in spans if isinstance(span, int)] if isinstance(spans, list) else []
-
-
-def _pushes_since(store: Store, model: Artifact) -> Iterator[Push]:
-    """The pushes of its channel since the model was made, newest first; at least the last of all."""
-    every = pushes(store, channel_of(model.name))
-    yield from itertools.islice(every, 1)
-    made = model.created
-    yield from itertools.takewhile(lambda push: not made or not push.created or push.created > made - _CLOCKS, every)

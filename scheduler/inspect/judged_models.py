@@ -14,14 +14,14 @@ from spanwise.orchestrator.verdict import Standing, find_joint_standings, find_o
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFigures:
+class LastEvaluation:
     """What was published last about a model, or about one that it was made of, as by an export."""
 
     evaluation: Artifact | None = None
     blessing: Artifact | None = None
 
 
-def find_figures(store: Store, models: Sequence[Artifact]) -> dict[int, ModelFigures]:
+def find_figures(store: Store, models: Sequence[Artifact]) -> dict[int, LastEvaluation]:
     """The newest evaluation and blessing of each of these models, by its id, whichever run has made them.
 
     What a base run has supplied is not made again by that, and a replay says nothing of today.
@@ -33,7 +33,7 @@ def find_figures(store: Store, models: Sequence[Artifact]) -> dict[int, ModelFig
         for model in _find_judged(store, execution, made):
             found[model] |= made
     return {
-        model.id: ModelFigures(
+        model.id: LastEvaluation(
             evaluation=_first_of(found, groups[model.name], Evaluation.kind),
             blessing=_first_of(found, groups[model.name], Blessing.kind),
         )

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 
 from spanwise.orchestrator.artifact import Artifact, Model, Statistics, TransformCache, TransformGraph
 from spanwise.orchestrator.lineage import Direction, passes_rows, walk
+from spanwise.orchestrator.node_history import list_outputs
 from spanwise.orchestrator.run import Execution, Run
-from spanwise.orchestrator.serving import channel_of, pushes
+from spanwise.orchestrator.serving import find_served
 from spanwise.orchestrator.store import Address, Store
 
 MOST_OUTPUTS = 100
 """Of one execution; a node that has more has ingested many spans at once, and trains nothing."""
 
-_RUNS = 20  # the newest runs, which are searched for a channel of models
-_FIRST = 3  # of them, which nearly always have one
 _AGGREGATES = frozenset(kind.kind for kind in (Statistics, TransformCache, TransformGraph))  # of other spans as well
-
-
-def list_outputs(
-    store: Store, executions: Collection[Execution], *, most: int | None = None
-) -> list[tuple[Execution, Sequence[Artifact]]]:
-    """Executions with what they published, reused or chose; those with more than `most` outputs are left out."""
-    outputs: Mapping[int, list[int]] = defaultdict(list)
-    for link in store.links(executions=[execution.id for execution in executions]):
-        if not link.read:
-            outputs[link.execution].append(link.artifact)
-    few = [e for e in executions if most is None or len(outputs[e.id]) <= most]
-    artifacts = {a.id: a for a in store.artifacts_by_id({i for e in few for i in outputs[e.id]})}
-    return [(e, [artifacts[i] for i in outputs[e.id] if i in artifacts]) for e in few]
 
 
 def list_made(store: Store, runs: Collection[Run]) -> dict[str, list[tuple[Execution, Artifact]]]:
@@ -43,22 +28,6 @@ def list_made(store: Store, runs: Collection[Run]) -> dict[str, list[tuple[Execu
     for execution, artifacts in list_outputs(store, executions, most=MOST_OUTPUTS):
         made[execution.run_name] += [(execution, artifact) for artifact in artifacts]
     return made
-
-
-def find_model_channel(store: Store, pipeline: str) -> str | None:
-    """The channel of the models that recent runs have trained; of several, that of the newest model."""
-    return next(iter(find_model_channels(store, pipeline)), None)
-
-
-def find_model_channels(store: Store, pipeline: str) -> list[str]:
-    """The channels of the models that recent runs have trained, that of the newest model first."""
-    recent = list(itertools.islice(store.runs(pipeline), _RUNS))
-    for runs in (recent[:_FIRST], recent[_FIRST:]):
-        made = list_made(store, runs)
-        trained = (channel_of(a.name) for run in runs for e, a in reversed(made[run.name]) if is_trained(e, a))
-        if channels := list(dict.fromkeys(trained)):
-            return channels
-    return []
 
 
 def is_trained(execution: Execution, artifact: Artifact) -> bool:
@@ -86,9 +55,7 @@ def _passes_examples(read: Artifact, made: Artifact) -> bool:
 def read_learned(store: Store, address: Address) -> dict[int, list[Artifact]]:
     """By span, the artifacts at this address that the models which serve have learned from."""
     found: dict[int, list[Artifact]] = defaultdict(list)
-    for channel in find_model_channels(store, address.pipeline):
-        last = next(pushes(store, channel), None)
-        learned = {} if last is None else find_learned(store, store.artifact(last.model), address)
-        for span, artifact in learned.items():
+    for model, _ in find_served(store, address.pipeline):
+        for span, artifact in find_learned(store, model, address).items():
             found[span].append(artifact)
     return dict(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -18,11 +18,13 @@ from spanwise.orchestrator.artifact import Artifact, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.history import identity_of
-from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.node_history import find_newest_successes, list_outputs
+from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_span
 from spanwise.orchestrator.verdict import find_standings
-from spanwise.scheduler.inspect import find
-from spanwise.scheduler.inspect.run_outputs import find_learned, list_made, list_outputs, read_learned
+from spanwise.scheduler.formatting import run_calendar
+from spanwise.scheduler.inspect import find, records
+from spanwise.scheduler.inspect.run_outputs import MOST_OUTPUTS, find_learned, read_learned
 
 T = TypeVar("T")
 
@@ -108,7 +110,7 @@ class SpanHistory:
         self._open.clear()
         runs = store.runs(self.address.pipeline, before=newest.number + 1)
         first = list(itertools.islice(runs, _AT_ONCE))
-        self._read_window(store, first[: find.LOOK_BACK])
+        self._read_window(store, find_newest_successes(store, self.address.pipeline).values())
         self._read_learned(store)
         self._add_runs(store, first[::-1])
         summaries = store.span_summaries(self.address)
@@ -129,8 +131,10 @@ class SpanHistory:
         if not listed:
             return
         self._add_runs(store, listed)
-        self._read_window(store, listed[::-1])
-        mine = [e for e in store.executions_of(listed) if e.node == self.address.node and not e.chosen]
+        replays = {run.number for run in listed if run.replay}
+        executions = [e for e in store.executions_of(listed) if not e.chosen]
+        self._read_window(store, [e for e in executions if e.state.succeeded and e.run not in replays])
+        mine = [e for e in executions if e.node == self.address.node]
         for _, made in list_outputs(store, mine):
             for span in {s for a in made if isinstance(s := a.properties.get("span"), int)}:
                 if published := store.of_span(self.address, span):
@@ -170,16 +174,15 @@ class SpanHistory:
         }
         return {gates[link.execution] for link in links if link.artifact in mine}
 
-    def _read_window(self, store: Store, runs: Iterable[Run]) -> None:
-        """The window of the newest of these runs that has a model; other nodes choose spans for their own purposes."""
-        for run in runs:
-            made = [] if run.replay else list_made(store, [run])[run.name]
-            for model in (a for _, a in reversed(made) if a.kind == Model.kind):
-                if learned := find_learned(store, model, self.address):
-                    window = frozenset(learned)
-                    self.version += window != self.window
-                    self.window = window
-                    return
+    def _read_window(self, store: Store, executions: Collection[Execution]) -> None:
+        """The window of the newest model that these have made; other nodes choose spans for their own purposes."""
+        made = list_outputs(store, sorted(executions, key=lambda e: -e.id), most=MOST_OUTPUTS)
+        for model in (a for _, artifacts in made for a in artifacts if a.kind == Model.kind):
+            if learned := find_learned(store, model, self.address):
+                window = frozenset(learned)
+                self.version += window != self.window
+                self.window = window
+                return
 
     @property
     def extent(self) -> tuple[int, int] | None:
@@ -242,11 +245,9 @@ def ingesting_channels(store: Store, pipeline: str) -> dict[Address, Calendar]:
 
     That is seen in the newest success of each node, and of these alone the artifacts are read.
     """
-    recent = list(itertools.islice(store.runs(pipeline), find.LOOK_BACK))
+    recent = itertools.islice(store.runs(pipeline), find.LOOK_BACK)
     order = max((run.nodes for run in recent), key=len, default=())
-    ended = [e for e in store.executions_of(recent) if e.state.succeeded and not e.chosen]
-    newest = {e.node: e for e in sorted(ended, key=lambda e: e.id)}
-    calendars = {run.number: run.calendar for run in recent}
+    newest = find_newest_successes(store, pipeline)
     found: dict[Address, Calendar] = {}
     for node in sorted(newest, key=lambda node: order.index(node) if node in order else len(order)):
         execution = store.execution(newest[node].id)
@@ -254,6 +255,6 @@ def ingesting_channels(store: Store, pipeline: str) -> dict[Address, Calendar]:
             continue
         for key, made in execution.outputs.items():
             if any(a.kind == Examples.kind and isinstance(a.properties.get("span"), int) for a in made):
-                calendar = Calendar.from_name(made[0].properties.get("calendar", calendars[execution.run]))
-                found[Address(pipeline, execution.node, key)] = calendar
+                default = run_calendar(store.run(pipeline, execution.run))
+                found[Address(pipeline, execution.node, key)] = records.artifact_calendar(made[0], default)
     return found

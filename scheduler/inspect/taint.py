@@ -21,6 +21,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, StorageError, UsageError
 from spanwise.orchestrator.history import identity_of, versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
+from spanwise.orchestrator.node_history import find_newest_successes
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Run, Trigger, format_source
 from spanwise.orchestrator.serving import PointedVersion, highest_version, read_pointed, read_record
@@ -35,7 +36,7 @@ from spanwise.scheduler.formatting import (
     run_calendar,
     span_document,
 )
-from spanwise.scheduler.inspect import find, records
+from spanwise.scheduler.inspect import records
 
 log = logging.getLogger("spanwise.inspect")
 
@@ -205,9 +206,7 @@ def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
 
     That is seen in the newest success of each node of recent runs, and of these alone the artifacts are read.
     """
-    recent = store.executions_of(list(itertools.islice(store.runs(pipeline), find.LOOK_BACK)))
-    newest = {e.node: e.id for e in sorted(recent, key=lambda e: e.id) if e.state.succeeded and not e.chosen}
-    found = (store.execution(id) for id in newest.values())  # noqa: A001
+    found = (store.execution(each.id) for each in find_newest_successes(store, pipeline).values())
     return [
         Address(pipeline, execution.node, key)
         for execution in found
@@ -239,7 +238,7 @@ def _missing_span_message(
     there = sorted({s for address in channels for s in _spans(store, address, calendar)}, key=lambda s: abs(s - span))
     near = ", ".join(format_span(s, calendar) for s in sorted(there[:_NEAREST]))
     return f"{pipeline!r} has published nothing for span {format_span(span, calendar)}. " + (
-        f"Nearest: {near}." if near else f"None of its last {find.LOOK_BACK} runs has published any span."
+        f"Nearest: {near}." if near else "None of its recent runs has published any span."
     )
 
 

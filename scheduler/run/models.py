@@ -16,7 +16,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
-from spanwise.orchestrator.serving import channel_of, last_pushes, pushes
+from spanwise.orchestrator.serving import channel_of, find_serving, last_pushes, pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins, find_standing_of_model
 from spanwise.scheduler.inspect import find
@@ -61,7 +61,8 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
     # A collection that looked for verdicts before this one was given has released its lease by then.
     lease.current_after_collection(store, channel_of(model.name).split("/")[0], clock or lease.Clock())
     champion = _find_champion(store, _address_of(model))
-    serving = next((each for each in (*_made_of(store, model), model) if _serves(store, each)), None)
+    serves = find_serving(store, channel_of(model.name).split("/")[0])
+    serving = next((each for each in (*_made_of(store, model), model) if each.name in serves), None)
     instead = None if serving is None else _find_champion(store, _address_of(serving))
     return Decision(
         verdict, champion, _is_collected(store, champion), serving, None if _is_collected(store, instead) else instead
@@ -78,11 +79,6 @@ def _is_collected(store: Store, model: Artifact | None) -> bool:
 
 def _address_of(model: Artifact) -> Address:
     return Address(*channel_of(model.name).split("/"))
-
-
-def _serves(store: Store, model: Artifact) -> bool:
-    last = next(pushes(store, channel_of(model.name)), None)
-    return last is not None and last.model == model.name
 
 
 def _made_of(store: Store, model: Artifact) -> list[Artifact]:

@@ -11,7 +11,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.scheduler.formatting import format_run_span, format_spans, run_calendar
 from spanwise.scheduler.inspect import records
-from spanwise.scheduler.inspect.judged_models import ModelFigures, find_figures
+from spanwise.scheduler.inspect.judged_models import LastEvaluation, find_figures
 from spanwise.scheduler.inspect.run_outputs import is_trained, list_made
 from spanwise.scheduler.web.site import WebSite
 
@@ -31,7 +31,7 @@ class TrainedModel:
 
     run: Run
     artifact: Artifact
-    figures: ModelFigures = field(default_factory=ModelFigures)
+    figures: LastEvaluation = field(default_factory=LastEvaluation)
     label: str  #: the span of the run
     spans: str  #: that it learned from
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from spanwise.orchestrator.serving import Push, channel_of, pushes
+from spanwise.orchestrator.serving import find_serving
 from spanwise.scheduler.client import ModelRecord
 from spanwise.scheduler.client.models import find_model
 from spanwise.scheduler.inspect.judged_models import find_blessings, is_blessed
@@ -24,8 +24,6 @@ MODELS = 40
 
 SLICES = 20
 """How many slices are shown, the largest."""
-
-_PUSHES = 20  # the newest, which are looked through for those of each Pusher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,21 +102,12 @@ def read_models(
         slicings=slicings,
         by=by,
         slices=_list_slices(reports, chosen, by),
-        serving=_list_places(site, models[0].artifact.name) if models else {},
+        serving={
+            name: [push.destination for push in pushes] for name, pushes in find_serving(site.store, pipeline).items()
+        },
         compared=_compare(site, pair, chosen, by) if all(pair) else None,
         older=runs[-1].number if runs and runs[-1].number > 1 else None,
     )
-
-
-def _list_places(site: WebSite, model: str) -> dict[str, list[str]]:
-    """By the name of a model of this channel: where it serves, as the last push of each Pusher says."""
-    last: dict[str, Push] = {}
-    for push in itertools.islice(pushes(site.store, channel_of(model)), _PUSHES):
-        last.setdefault(push.node, push)
-    found: dict[str, list[str]] = {}
-    for push in last.values():
-        found.setdefault(push.model, []).append(push.destination)
-    return found
 
 
 def _draw(
@@ -135,8 +124,9 @@ def _draw(
         ChartLine("baseline", [model.baseline.get(metric) for model in models], "baseline"),
     ]
     title = f"{metric} of each model with its interval, and of the baseline on the same examples"
-    places = [artifact_url(model.artifact.id) for model in models]
-    return draw_lines([model.label for model in models], lines, title, places)
+    return draw_lines(
+        [model.label for model in models], lines, title, [artifact_url(model.artifact.id) for model in models]
+    )
 
 
 def _list_slices(reports: Sequence[EvaluationReport], metric: str, by: str) -> list[MetricRow]:

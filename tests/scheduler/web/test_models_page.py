@@ -153,3 +153,25 @@ def test_a_model_has_the_metrics_of_the_run_that_resumed_its_own(past, page, sit
     assert (listed["model"], listed["metrics"], listed["blessed"]) == (model.name, {"auc": 0.8}, True)
     assert (serving.name, serving.metrics, serving.blessed, serving.spans) == (export.name, {"auc": 0.8}, True, [FIRST])
     assert "auc 0.8" in text_of(page("/"))
+
+
+def test_what_serves_is_shown_however_many_runs_have_trained_nothing_since(past, page, site):
+    """As where data comes by the hour, and a model is trained once a week; nor does a renamed Trainer hide it."""
+    past.begin(FIRST)
+    examples = past.ingest(FIRST)
+    model = past.train([examples])
+    past.evaluate(model, [examples], auc=0.8)
+    serve(past, past.push(model, 1))
+    for number in range(1, 30):
+        past.begin(FIRST + number)
+        past.ingest(FIRST + number)
+    past.begin(FIRST)
+    corrected = past.ingest(FIRST, version=2)
+    (other,) = past.do("Trainer2", {"examples": [corrected]}, model=[past.draft(Model, spans=[FIRST])])["model"]
+
+    overview = text_of(page("/"))
+    assert "nothing pushed" not in overview
+    assert "auc 0.8" in overview
+    assert site.client.pipeline().serving().name == model.name
+    assert [site.client.model(each.name).serves for each in (model, other)] == [True, False]
+    assert site.client.pipeline().span("2013-01-01").status == "tainted"

@@ -1,0 +1,45 @@
+"""Node histories: the newest success of each node of a pipeline, however many runs of others came since. Reads only."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.run import Execution
+from spanwise.orchestrator.store import Store
+
+_RUNS = 1000
+"""How many of the newest runs are looked through."""
+
+_AT_ONCE = (3, 17, 80, 900)  # runs; the first have most nodes
+
+
+def find_newest_successes(store: Store, pipeline: str) -> dict[str, Execution]:
+    """The newest success of each node in recent runs, by its name, without inputs and outputs; the newest first.
+
+    Resolvers, which only choose, are left out, as are replays, and what a base run has supplied. Of a run, nothing is
+    read where it has only nodes whose success is known.
+    """
+    runs = (run for run in store.runs(pipeline, limit=_RUNS) if not run.replay)
+    found: dict[str, Execution] = {}
+    for size in _AT_ONCE:
+        unread = [run for run in itertools.islice(runs, size) if not found.keys() >= set(run.nodes)]
+        executions = store.executions_of(unread) if unread else []
+        done = {e.node: e for e in executions if e.state.succeeded and not (e.chosen or e.supplied)}
+        found = {**done, **found}
+    return dict(sorted(found.items(), key=lambda item: -item[1].id))
+
+
+def list_outputs(
+    store: Store, executions: Collection[Execution], *, most: int | None = None
+) -> list[tuple[Execution, Sequence[Artifact]]]:
+    """Executions with what they published, reused or chose; those with more than `most` outputs are left out."""
+    outputs: Mapping[int, list[int]] = defaultdict(list)
+    for link in store.links(executions=[execution.id for execution in executions]):
+        if not link.read:
+            outputs[link.execution].append(link.artifact)
+    few = [e for e in executions if most is None or len(outputs[e.id]) <= most]
+    artifacts = {a.id: a for a in store.artifacts_by_id({i for e in few for i in outputs[e.id]})}
+    return [(e, [artifacts[i] for i in outputs[e.id] if i in artifacts]) for e in few]
