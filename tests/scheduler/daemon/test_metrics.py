@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from spanwise.orchestrator import PushedModel, Run, State
+from spanwise.orchestrator import PushedModel, Run, State, Trigger
 from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.alerts import alert, outbox
@@ -231,6 +231,20 @@ def test_runs_that_have_ended_are_read_once(
     assert read == [5, 4, 3, 2, 5, 4, 5]
     found = samples(metrics)
     assert found["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp() + 180
+
+
+def test_a_push_by_name_is_no_success_of_the_pipeline(
+    metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
+) -> None:
+    """Nothing was ingested or trained in it, though the Pusher is the last node: a rollback hid that no run succeeds."""
+    watched.update(replace(watched.description, last_nodes=("Pusher",)), watched.record)
+    trained = begun(store, nodes=("ExampleGen", "Trainer", "Pusher"))
+    store.update_run(replace(trained, state=State.COMPLETE, ended=NOON))
+    ended(store, begun(store, nodes=("Pusher",), trigger=Trigger.PUSH))
+
+    metrics.look(store, watched, 0.0)
+
+    assert samples(metrics)["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp()
 
 
 def test_what_goes_on_is_read_when_asked(metrics: SchedulerMetrics, watched: PipelineScheduler) -> None:
