@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,11 +74,10 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
     newest = runs[0] if runs else None
     if newest is not None and newest.state is State.RUNNING:
         return _judge_running(store, newest, runs, schedules)
-    failed = list(itertools.takewhile(lambda run: run.state is not State.COMPLETE, runs))
-    if newest is not None and failed:
-        times = f"{format_count(len(failed), 'run')} in a row; " if len(failed) > 1 else ""
+    if failed := _list_failures(runs):
+        times = f"{format_count(len(failed), 'run')} without success; " if len(failed) > 1 else ""
         return PipelineHealth(
-            word="failing", why=times + explain_failure(store, newest), urgent=True, remedy=_find_remedy(newest)
+            word="failing", why=times + explain_failure(store, failed[0]), urgent=True, remedy=_find_remedy(failed[0])
         )
     for status in schedules:
         if status.paused is not None:
@@ -101,6 +99,30 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
             missed = f"{format_count(status.missed, 'missed tick')} to backfill"
             return PipelineHealth(word="late", why=missed, urgent=True, remedy=_recover(store, status.schedule))
     return PipelineHealth(word="on time") if schedules else PipelineHealth(word="not scheduled")
+
+
+def _list_failures(runs: Sequence[Run]) -> list[Run]:
+    """The runs that have not succeeded, and that no later one has succeeded in place of, newest first."""
+    complete: list[Run] = []
+    failed = []
+    for run in runs:
+        if run.state is State.COMPLETE:
+            complete.append(run)
+        elif run.state.ended and not any(_outdoes(later, run) for later in complete):
+            failed.append(run)
+    return failed
+
+
+def _outdoes(later: Run, failed: Run) -> bool:
+    """Whether a success is one of what had failed: of its last node, or of nodes that were edited since.
+
+    Not of a part that comes before, such as ingestion; a push by name or a replay has succeeded in nothing else.
+    """
+    apart, other = ((run.trigger is Trigger.PUSH, run.replay) for run in (later, failed))
+    if any(apart) and apart != other:
+        return False
+    nodes, wanted = set(later.nodes), set(failed.nodes)
+    return set(failed.nodes[-1:]) <= nodes or not (nodes <= wanted or nodes.isdisjoint(wanted))
 
 
 def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:

@@ -495,3 +495,25 @@ def test_the_overview_looks_ahead_and_back(past, page):
     assert re.search(r'<time class="age"[^>]*>in \d+ (min|s)<', found.text)
     assert "first overrun expected" in text_of(found)
     assert re.search(r'<svg[^>]*class="spark".*?<polyline', found.text, re.DOTALL)
+
+
+def test_a_pipeline_is_failing_until_what_has_failed_succeeds(past, page):
+    """Not until data is ingested, a model pushed by name or the past replayed; a Pusher may be renamed meanwhile."""
+    every = ("ExampleGen", "Trainer", "Pusher")
+
+    def health(nodes, **facts):
+        past.begin(nodes=nodes)
+        past.store.update_run(replace(past.run, **facts))
+        return page("/api/pipelines").json()[0]["health"]
+
+    assert health(every) == "not scheduled"
+    assert health(every, state=State.FAILED, error="no memory left") == "failing"
+    assert health(every[:1]) == "failing"
+    assert health(every[2:], trigger=Trigger.PUSH) == "failing"
+    assert health(every, replay=True) == "failing"
+    assert page("/api/pipelines").json()[0]["why"] == "no memory left"
+    assert health(every[1:], base=2) == "not scheduled"
+    assert health(every[2:], trigger=Trigger.PUSH, state=State.FAILED) == "failing"
+    assert health(every[2:], trigger=Trigger.PUSH) == "not scheduled"
+    assert health(every, state=State.FAILED) == "failing"
+    assert health((*every[:2], "Deploy")) == "not scheduled"
