@@ -41,11 +41,12 @@ _JUDGED: Final = frozenset({"invert", "is_valid", "is_null", "is_in"})
 
 @dataclass(frozen=True)
 class ParquetRowGroup:
-    """A row group: where it is and how many rows it has."""
+    """A row group: where it is and how large."""
 
     path: str
     number: int
     rows: int
+    size_bytes: int  #: before compression, of all columns
     file_rows: int  #: of all its row groups
     file_columns: frozenset[str] = frozenset()  #: that its file had
 
@@ -137,10 +138,12 @@ def read_footer(path: str, stored: BinaryIO | None = None) -> tuple[pa.Schema, l
         UnreadableInput: there is none, it is not Parquet, or is damaged.
     """
     with open_parquet(path, stored) as file:
-        sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        total, names = sum(sizes), frozenset(file.schema_arrow.names)
+        groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        total, names = sum(group.num_rows for group in groups), frozenset(file.schema_arrow.names)
         return file.schema_arrow, [
-            ParquetRowGroup(path, number, rows, total, names) for number, rows in enumerate(sizes) if rows
+            ParquetRowGroup(path, number, group.num_rows, group.total_byte_size, total, names)
+            for number, group in enumerate(groups)
+            if group.num_rows
         ]
 
 

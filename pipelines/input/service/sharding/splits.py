@@ -32,7 +32,10 @@ from spanwise.pipelines.input.snapshot.source import LoadedSnapshot
 from spanwise.pipelines.input.stacking import cut, length
 
 _SPLITS: Final = 256
-"""At most how many splits the units of a source make; each file is a split of its own."""
+"""At most how many splits the units of a source make; each file is a split of its own, and each large row group."""
+
+LARGE_BYTES: Final = 4 << 20
+"""To produce a split of this size takes much longer than to begin it: it need not be larger."""
 
 _SHARDS: Final = 32
 """At most how many shards a dataset is saved in."""
@@ -99,7 +102,8 @@ def splits_of(source: Op) -> SourceSplits | None:  # noqa: C901, PLR0911  a case
             size = max(_BLOCK_ROWS, -(-rows // _SPLITS))
             return _of_units(rows, lambda units: Arrow(table=table[units]), size)
         case Parquet(groups=groups) if not source.shuffle:
-            return _of_units(len(groups), lambda units: replace(source, groups=groups[units]), 1)
+            sizes = [group.size_bytes for group in groups]
+            return _of_runs(sizes, lambda units: replace(source, groups=groups[units]))
         case Parquet(groups=groups):
             return SourceSplits(len(groups), lambda number: replace(source, groups=(groups[number],), shuffle=False))
         case ArrowFiles():  # counting the rows of each file would take longer than opening it
@@ -123,6 +127,18 @@ def _of_units(units: int, cut_source: Callable[[slice], Op], size: int | None = 
     return SourceSplits(
         -(-units // size), lambda number: cut_source(slice(number * size, min(units, (number + 1) * size)))
     )
+
+
+def _of_runs(sizes: Sequence[int], cut_source: Callable[[slice], Op]) -> SourceSplits:
+    """Runs of units of these sizes in bytes: no more than allowed that are not large."""
+    least = min(LARGE_BYTES, -(-sum(sizes) // _SPLITS))
+    ends, size_bytes = list[int](), 0
+    for number, more in enumerate(sizes, 1):
+        size_bytes += more
+        if size_bytes >= least or number == len(sizes):
+            ends.append(number)
+            size_bytes = 0
+    return SourceSplits(len(ends), lambda number: cut_source(slice(ends[number - 1] if number else 0, ends[number])))
 
 
 @dataclass(frozen=True)
@@ -185,9 +201,10 @@ def describe_split(op: Op, number: int) -> str:
             continue
         match splits.part(at):
             case Parquet(groups=groups) if groups and isinstance(source, Parquet) and not source.shuffle:
-                first = sum(group.rows for group in source.groups[:at])
-                rows = sum(group.rows for group in groups)
-                return f"split {number}: rows {first} to {first + rows - 1} of {source.name}, in {groups[0].path}"
+                earlier = [group for each in range(at) for group in splits.part(each).groups]  # type: ignore[attr-defined]
+                first, rows = (sum(group.rows for group in some) for some in (earlier, groups))
+                paths = list(dict.fromkeys(group.path for group in groups))
+                return f"split {number}: rows {first} to {first + rows - 1} of {source.name}, in {', '.join(paths[:3])}"
             case LoadedSnapshot(chunks=chunks) if chunks:
                 return f"split {number}: elements from {chunks[0].first} on of the snapshot {source.path}"  # type: ignore[attr-defined]
             case Csv(paths=paths) | ArrowFiles(paths=paths) | Parquet(paths=paths) | FileSource(paths=paths):
@@ -199,15 +216,19 @@ def describe_split(op: Op, number: int) -> str:
     return f"split {number}"
 
 
-def cut_to_split(op: Op, number: int) -> Op:
-    """The graph with one split of one source and nothing of the others; splits are numbered through all sources."""
-    parts: dict[int, Op] = {}
-    for source in sources_of(op):
-        splits = splits_of(source)
-        assert splits is not None, "checked when the dataset was registered"
-        parts[id(source)] = splits.part(number) if 0 <= number < splits.count else EmptySource(of=source)
-        number -= splits.count
-    return rebuild(op, lambda each: parts.get(id(each), each))
+def splitter_of(op: Op) -> Callable[[int], Op]:
+    """Cuts the graph to one split of one source and nothing of the others; splits are numbered through all sources."""
+    by_source = [(source, splits_of(source)) for source in sources_of(op)]
+
+    def cut_graph(number: int) -> Op:
+        parts: dict[int, Op] = {}
+        for source, splits in by_source:
+            assert splits is not None, "checked when the dataset was registered"
+            parts[id(source)] = splits.part(number) if 0 <= number < splits.count else EmptySource(of=source)
+            number -= splits.count
+        return rebuild(op, lambda each: parts.get(id(each), each))
+
+    return cut_graph
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -260,9 +281,9 @@ def splits_of_shard(op: Op, shards: int, shard: int) -> Iterator[tuple[int, Op]]
     if shards == 1:
         yield 0, op
         return
-    count = sum(split_graph(op).splits)
+    count, cut_graph = sum(split_graph(op).splits), splitter_of(op)
     for number in range(shard * count // shards, (shard + 1) * count // shards):
-        yield number, cut_to_split(op, number)
+        yield number, cut_graph(number)
 
 
 def with_files(source: Op, paths: Sequence[str]) -> Op:

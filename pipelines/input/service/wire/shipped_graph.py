@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -72,11 +73,14 @@ def unpack_graph(content: bytes, who: str) -> ShippedGraph:
         ) from error
 
 
-def id_of(op: Op, options: Options, content: bytes) -> tuple[str, str]:
-    """The default id of a dataset, equal for equal datasets; and why that is not known, empty if it is."""
+def id_of(op: Op, options: Options, content: bytes, splits: Sequence[int]) -> tuple[str, str]:
+    """The default id of a dataset, equal for equal datasets; and why that is not known, empty if it is.
+
+    Where the same dataset makes other splits, the numbers in leases and stored states mean others too.
+    """
     snapshots = [f"{each.mode} {each.path}" for each in list_ops(op) if isinstance(each, Snapshot)]  # in no fingerprint
     try:
-        return digest("service dataset", of_graph(op), repr(options), *snapshots), ""
+        return digest("service dataset", of_graph(op), repr(options), *map(str, splits), *snapshots), ""
     except Unfingerprintable as error:
         return digest("service dataset", content), str(error)[:10_000]
 
@@ -86,7 +90,7 @@ def register(connection: DispatcherConnection, graph: ShippedGraph, dataset_id: 
     with _inspecting, refusing_malformed("request"):
         content = pack_graph(graph)
         splits = split_graph(plan_graph(graph.op, graph.options))
-        default, opaque = ("", "") if dataset_id else id_of(graph.op, graph.options, content)
+        default, opaque = ("", "") if dataset_id else id_of(graph.op, graph.options, content, splits.splits)
         request = RegisterDataset(
             dataset=dataset_id or default,
             structure=str(graph.op.spec)[:10_000],

@@ -7,7 +7,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -20,7 +20,7 @@ from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
 from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
-from spanwise.pipelines.input.service.sharding.splits import cut_to_split, describe_split, plan_graph, share_seeds
+from spanwise.pipelines.input.service.sharding.splits import describe_split, plan_graph, share_seeds, splitter_of
 from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
@@ -73,7 +73,7 @@ class WorkerServer(Serving):
         self._tasks: dict[int, WorkerTask] = {}
         self._splits: dict[tuple[str, int, int], WorkerTask] = {}  # by dataset, split and client
         self._graphs: dict[str, ShippedGraph] = {}
-        self._plan = lru_cache(maxsize=16)(self._plan_with_seed)  # planning takes longer than a small split
+        self._splitter = lru_cache(maxsize=16)(self._splitter_with_seed)  # planning takes longer than a small split
         self._savers: dict[str, Saver] = {}
         self._finished: set[int] = set()  # tasks that the dispatcher knows to have finished
         self._waiting = WaitingPlaces()
@@ -245,7 +245,7 @@ class WorkerServer(Serving):
         options = shipped.options
         split = request.split
         shared = request.seed if options.seed is None else options.seed
-        graph = with_own_caches(cut_to_split(self._plan(request.dataset, shared), split))
+        graph = with_own_caches(self._splitter(request.dataset, shared)(split))
         options = replace(options, seed=mix_seed(shared, split), optimize=False, autotune=False, in_order=True)
 
         def describe_place() -> str:
@@ -253,10 +253,10 @@ class WorkerServer(Serving):
 
         return TaskPass(graph, options, shipped.flow, epoch=parse_epoch(request.epoch), describe_place=describe_place)
 
-    def _plan_with_seed(self, dataset: str, shared: int) -> Op:
-        """The graph of which splits are cut, with the seeds that they share."""
+    def _splitter_with_seed(self, dataset: str, shared: int) -> Callable[[int], Op]:
+        """Cuts splits of a graph, with the seeds that they share."""
         shipped = self._graph(dataset)
-        return plan_graph(share_seeds(shipped.op, shared), shipped.options)
+        return splitter_of(plan_graph(share_seeds(shipped.op, shared), shipped.options))
 
     # Consumers.
 

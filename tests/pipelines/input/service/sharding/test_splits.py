@@ -1,14 +1,24 @@
 """Splits and shards of every source: together they are the source, and none has what another one has."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.op import Options
 from spanwise.pipelines.input.service.policy import ShardingPolicy
-from spanwise.pipelines.input.service.sharding.splits import cut_to_split, plan_graph, split_graph
+from spanwise.pipelines.input.service.sharding.splits import (
+    LARGE_BYTES,
+    plan_graph,
+    split_graph,
+    splits_of,
+    splitter_of,
+)
 from spanwise.pipelines.input.service.sharding.static import cut_to_shard
 
 
@@ -19,6 +29,7 @@ def sources(tmp_path_factory):
     tables = [pa.table({"n": range(start, start + 200)}) for start in range(0, 1_000, 200)]
     for number, table in enumerate(tables):
         pq.write_table(table, folder / f"{number}.parquet", row_group_size=70)
+        pq.write_table(table, folder / f"small_{number}.parquet", row_group_size=1)
         pacsv.write_csv(table, folder / f"{number}.csv")
         with pa.ipc.new_file(folder / f"{number}.arrow", table.schema) as file:
             file.write_table(table)
@@ -29,9 +40,10 @@ def sources(tmp_path_factory):
         "elements": inputs.from_elements([{"n": n} for n in range(1_000)]),
         "slices": inputs.from_tensor_slices({"n": list(range(1_000))}),
         "arrow": inputs.from_arrow(pa.concat_tables([whole])),
-        "parquet": inputs.from_parquet(str(folder / "*.parquet")),
-        "shuffled": inputs.from_parquet(str(folder / "*.parquet"), shuffle=True, seed=1),
-        "filtered": inputs.from_parquet(str(folder / "*.parquet")).filter(inputs.col("n") >= 0),
+        "parquet": inputs.from_parquet(str(folder / "?.parquet")),
+        "small groups": inputs.from_parquet(str(folder / "small_*.parquet")),
+        "shuffled": inputs.from_parquet(str(folder / "?.parquet"), shuffle=True, seed=1),
+        "filtered": inputs.from_parquet(str(folder / "?.parquet")).filter(inputs.col("n") >= 0),
         "csv": inputs.from_csv(str(folder / "*.csv")),
         "ipc": inputs.from_arrow_files(str(folder / "*.arrow")),
         "concatenated": inputs.range(500).concatenate(inputs.range(500, 1_000)).map(lambda n: {"n": n}),
@@ -45,6 +57,7 @@ KINDS = [
     "slices",
     "arrow",
     "parquet",
+    "small groups",
     "shuffled",
     "filtered",
     "csv",
@@ -62,11 +75,24 @@ def test_splits_are_the_source(sources, kind):
     """Every element is in one split, and no split is empty."""
     plan = plan_graph(sources[kind].op, Options())
     shares = split_graph(plan)
-    parts = [numbers(cut_to_split(plan, number)) for number in range(sum(shares.splits))]
+    parts = [numbers(each) for each in map(splitter_of(plan), range(sum(shares.splits)))]
 
     assert all(parts)
     assert sorted(number for part in parts for number in part) == list(range(1_000))
     assert sum(shares.splits) <= 512
+
+
+@given(sizes=st.lists(st.integers(1, 10_000_000), max_size=1_000))
+def test_row_groups_share_a_split_only_where_there_would_be_many(sources, sizes):
+    """At most 256 splits have less than 4 MiB, and none is larger than that by more than its last row group."""
+    op = sources["small groups"].op
+    op = replace(op, groups=tuple(replace(each, size_bytes=size) for each, size in zip(op.groups, sizes, strict=False)))
+    splits = splits_of(op)
+    parts = [splits.part(number).groups for number in range(splits.count)]
+
+    assert [group for part in parts for group in part] == list(op.groups)
+    assert len([part for part in parts if sum(group.size_bytes for group in part) < LARGE_BYTES]) <= 256
+    assert all(sum(group.size_bytes for group in part[:-1]) < LARGE_BYTES for part in parts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,5 +101,5 @@ def test_shards_are_the_source(sources, kind):
     shards = [numbers(cut_to_shard(sources[kind].op, ShardingPolicy.FILE_OR_DATA, 3, index)) for index in range(3)]
 
     assert sorted(number for shard in shards for number in shard) == list(range(1_000))
-    if kind in {"parquet", "csv", "ipc"}:
+    if kind in {"parquet", "small groups", "csv", "ipc"}:
         assert [len(shard) for shard in shards] == [400, 400, 200]

@@ -49,11 +49,19 @@ def test_versions_are_those_that_this_process_has_loaded(monkeypatch):
     """They are read once: for each of a thousand consumers that would take longer than all the rest of joining."""
     graph = ShippedGraph.of(inputs.range(3))
     content = pack_graph(graph)
-    known = id_of(graph.op, graph.options, content)
+    known = id_of(graph.op, graph.options, content, (3,))
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "of another one, installed meanwhile")
 
     assert pack_graph(graph).partition(b"\n")[0] == content.partition(b"\n")[0]
-    assert id_of(graph.op, graph.options, content) == known
+    assert id_of(graph.op, graph.options, content, (3,)) == known
+
+
+def test_a_dataset_that_is_cut_otherwise_has_another_id():
+    """As by a program that cuts sources otherwise: split 2 of a stored state would be other elements."""
+    graph = ShippedGraph.of(inputs.range(3))
+    content = pack_graph(graph)
+
+    assert id_of(graph.op, graph.options, content, (3,)) != id_of(graph.op, graph.options, content, (2,))
 
 
 def test_a_dataset_is_sent_as_the_same_bytes_whoever_has_looked_at_it():
