@@ -79,6 +79,14 @@ class Link(NamedTuple):
     read: bool
 
 
+class Entry(NamedTuple):
+    """That a run, a claim or a group of these was recorded: what has the id after a restore is no equal one."""
+
+    id: int
+    name: str
+    created_ms: int  #: since 1970, by the clock of the process that recorded it
+
+
 @dataclass(frozen=True, slots=True)
 class SpanSummary:
     """What was published for one span: how often, and the newest version, whose newest publication it describes."""
@@ -147,6 +155,9 @@ class Store(Protocol):
         Raises:
             NotRecorded: there is no such claim.
         """
+
+    def entry(self, id: int | None = None) -> Entry | None:  # noqa: A002
+        """The entry with this id, or the newest of all, in one query; None if there is none."""
 
     def begin_run(self, run: Run, *claims: Claim) -> Run:
         """Records a run under the next number of its pipeline."""
@@ -295,6 +306,7 @@ class MemoryStore:
         self.archive = archive
         self._clock = clock
         self._lock = threading.RLock()
+        self._entries: list[Entry] = []
         self._claims: dict[tuple[str, str], Claim] = {}
         self._runs: dict[str, list[Run]] = {}
         self._executions: dict[int, Execution] = {}
@@ -312,6 +324,10 @@ class MemoryStore:
             for claim in claims:
                 stamped = {**claim.facts, "created": self._clock().isoformat()}
                 self._claims[claim.kind, claim.name] = replace(claim, facts=stamped)
+                self._enter(f"{claim.kind}:{claim.name}")
+
+    def _enter(self, name: str) -> None:
+        self._entries.append(Entry(len(self._entries), name, int(self._clock().timestamp() * 1000)))
 
     def find_claim(self, kind: str, name: str) -> Claim | None:
         return self._claims.get((kind, name))
@@ -331,12 +347,17 @@ class MemoryStore:
                 claim, facts={**claim.facts, "created": old.facts["created"]}
             )
 
+    def entry(self, id: int | None = None) -> Entry | None:  # noqa: A002
+        with self._lock:
+            return next(iter(self._entries[-1 if id is None else id :]), None)
+
     def begin_run(self, run: Run, *claims: Claim) -> Run:
         with self._lock:
             self.claim(*claims)
             runs = self._runs.setdefault(run.pipeline, [])
             begun = replace(run, number=len(runs) + 1, started=run.started or self._clock())
             runs.append(begun)
+            self._enter(begun.name)
             return begun
 
     def update_run(self, run: Run, *claims: Claim) -> None:

@@ -12,7 +12,7 @@ from spanwise.orchestrator.mlmd import batches
 from spanwise.orchestrator.mlmd.connection import OWN_COLLATION, Proto, StoreConnection
 from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow
 from spanwise.orchestrator.mlmd.text import Stored
-from spanwise.orchestrator.store import Link, find_last
+from spanwise.orchestrator.store import Entry, Link, find_last
 
 
 class ApiReader:
@@ -38,6 +38,14 @@ class ApiReader:
 
     def contexts_of_type(self, kind: str) -> list[ContextRow]:
         return [_context_row(m) for m in self._connection.read("get_contexts_by_type", kind)]
+
+    def entry(self, id: int | None) -> Entry | None:  # noqa: A002
+        if id is None:
+            newest = ListOptions(limit=1, order_by=OrderByField.ID, is_asc=False)
+            found = self._connection.read("get_contexts", list_options=newest)
+        else:
+            found = self._connection.find("get_contexts_by_id", [id])
+        return next((Entry(m.id, m.name, m.create_time_since_epoch) for m in found), None)
 
     def artifacts(self, names: Sequence[str]) -> list[ArtifactRow]:
         return [_artifact_row(m) for m in self._find_named("get_artifacts_by_external_ids", names)]

@@ -12,6 +12,7 @@ from spanwise.orchestrator.mlmd.postgresql import ReadSession
 from spanwise.orchestrator.mlmd.rows import ContextRow, ExecutionRow, Reader
 from spanwise.orchestrator.mlmd.sql_reader import INPUT, OF_OURS, SqlDialect, SqlReader, check_version
 from spanwise.orchestrator.mlmd.sql_session import QueryRefused, SqlSession
+from spanwise.orchestrator.store import Entry
 
 _MOST_SESSIONS = 2
 """The questions that the server answers at once for one process; the answers of more would wait for Python."""
@@ -51,6 +52,8 @@ _LAST = f"""WITH RECURSIVE step (last, size) AS (
     SELECT to_json(max(last)) FROM step"""  # noqa: S608
 _IN_CONTEXT = "e.id = ANY(ARRAY(SELECT s.execution_id FROM association s WHERE s.context_id = ($1::json ->> 0)::int))"
 _NEWEST = """e.id = (SELECT max(s.execution_id) FROM association s WHERE s.context_id = ($1::json ->> 0)::int)"""
+_ENTRY = """SELECT json_build_array(c.id, c.name, c.create_time_since_epoch) FROM context c
+    WHERE c.id = coalesce(($1::json ->> 0)::int, (SELECT max(id) FROM context))"""
 _VERSION = "SELECT json_build_array(schema_version, pg_is_in_recovery(), $1::json) FROM mlmdenv"
 
 _DIALECT = SqlDialect(
@@ -90,6 +93,10 @@ class PostgresqlReader(SqlReader):
     def contexts_of_type(self, kind: str) -> list[ContextRow]:
         found = self._find(ContextRow, f"{_CONTEXTS} {_OF_TYPE}", [kind])
         return self._otherwise.contexts_of_type(kind) if found is None else found
+
+    def entry(self, id: int | None) -> Entry | None:  # noqa: A002
+        found = self._ask(_ENTRY, [id])
+        return self._otherwise.entry(id) if found is None else next((Entry(*each) for each in found), None)
 
     def executions_in(self, context: int) -> list[ExecutionRow]:
         found = self._find(ExecutionRow, f"{_EXECUTIONS} {_IN_CONTEXT}", [context])

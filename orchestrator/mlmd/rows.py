@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from spanwise.orchestrator.mlmd.text import Stored
-from spanwise.orchestrator.store import Link
+from spanwise.orchestrator.store import Entry, Link
 
 READ_BY_OTHERS = ("name", "pipeline_name", "producer_component")
 """The custom properties by which TFX's tools tell artifacts apart, a third of all; we read none of them."""
@@ -70,6 +70,9 @@ class Reader(Protocol):
 
     def contexts_of_type(self, kind: str) -> list[ContextRow]:
         """All contexts of a type."""
+
+    def entry(self, id: int | None) -> Entry | None:  # noqa: A002
+        """The context with this id, or the newest."""
 
     def artifacts(self, names: Sequence[str]) -> list[ArtifactRow]:
         """Those with these external ids."""

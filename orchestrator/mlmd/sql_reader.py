@@ -23,7 +23,7 @@ from spanwise.orchestrator.mlmd.connection import StoreConnection
 from spanwise.orchestrator.mlmd.location import Location
 from spanwise.orchestrator.mlmd.rows import READ_BY_OTHERS, ArtifactRow, ContextRow, EventRow, ExecutionRow, Reader
 from spanwise.orchestrator.mlmd.sql_session import NotReadable, QueryRefused, SqlSession, TableLocked
-from spanwise.orchestrator.store import Link
+from spanwise.orchestrator.store import Entry, Link
 
 R = TypeVar("R", ContextRow, ArtifactRow, ExecutionRow, EventRow, Link)
 
@@ -121,6 +121,9 @@ class SqlReader:
 
     def contexts_of_type(self, kind: str) -> list[ContextRow]:
         return self._otherwise.contexts_of_type(kind)
+
+    def entry(self, id: int | None) -> Entry | None:  # noqa: A002
+        return self._otherwise.entry(id)
 
     def artifacts(self, names: Sequence[str]) -> list[ArtifactRow]:
         statement = f"{self._sql.artifacts} a.external_id {self._sql.external}"

@@ -31,7 +31,7 @@ from spanwise.orchestrator.mlmd.postgresql_reader import PostgresqlReader
 from spanwise.orchestrator.mlmd.rows import ArtifactRow, ContextRow, ExecutionRow, Reader
 from spanwise.orchestrator.mlmd.sqlite_reader import SqliteReader
 from spanwise.orchestrator.run import Execution, Run, State
-from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Link, SpanSummary, find_last
+from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, Entry, Link, SpanSummary, find_last
 from spanwise.orchestrator.store import format_no_such_run as no_such_run
 
 N = TypeVar("N", ContextRow, ArtifactRow, ExecutionRow)
@@ -117,6 +117,9 @@ class MlmdStore:
         self._connection.write_once(partial(self._contexts.put, [amended]))
 
     # --- runs
+
+    def entry(self, id: int | None = None) -> Entry | None:  # noqa: A002
+        return self._reader.entry(id)
 
     def begin_run(self, run: Run, *claims: Claim) -> Run:
         begun = replace(run, started=run.started or self._clock())

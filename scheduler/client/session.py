@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from spanwise.orchestrator.errors import StoreError, StoreUnavailable
-from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.store import MemoryStore, Store
+from spanwise.orchestrator.store import Entry, MemoryStore, Store
 from spanwise.scheduler.project import root as home
 from spanwise.scheduler.project.settings import Settings
 
@@ -32,7 +31,7 @@ class Session:
         self._lock = threading.Lock()
         self._opened: tuple[Store, int, contextlib.ExitStack] | None = None
         self._closed = False
-        self._newest: dict[str, Run] = {}  # of each pipeline on a server, when it was looked at last
+        self._newest: Entry | None = None  # on a server, when it was looked at last
 
     @property
     def store(self) -> Store:
@@ -64,16 +63,16 @@ class Session:
             return store
 
     def look_back(self) -> None:
-        """Opens the metadata on a server again where runs that were seen there are undone, as by a restore."""
+        """Opens the metadata on a server again where what was recorded last there is undone, as by a restore."""
         if self._file is not None:
             return
         seen, store = self._newest, self.store
-        newest = {name: runs[0] for name, runs in store.latest_runs(1).items() if runs}
-        if any(_is_undone(store, run, newest.get(name)) for name, run in seen.items()):
+        newest = store.entry()
+        if seen is not None and seen != newest and seen != store.entry(seen.id):
             self.reset()
             for forget in self.when_replaced:
                 forget()
-            newest = {}
+            newest = None
         self._newest = newest
 
     def _find_file(self) -> tuple[int, int] | None:
@@ -128,11 +127,3 @@ def _file_of(settings: Settings) -> Path | None:
 
     where = parse_location(settings.metadata)
     return where.path if isinstance(where, SqliteFile) else None
-
-
-def _is_undone(store: Store, seen: Run, newest: Run | None) -> bool:
-    """Whether a run that was the newest of its pipeline is not recorded any more, or its number is another one's."""
-    if newest is None or newest.number < seen.number:
-        return True
-    now = newest if newest.number == seen.number else store.run(seen.pipeline, seen.number)
-    return now.started != seen.started

@@ -114,6 +114,26 @@ def test_no_claims_are_no_write(store):
     assert store.pipelines() == []
 
 
+def test_the_newest_entry_is_that_of_the_last_claim_or_run(store):
+    """Whatever its pipeline; what is only changed is no new one. An earlier one is found again by its id."""
+    found = [store.entry()]
+    store.begin_run(Run(pipeline="flights"))
+    found.append(store.entry())
+    run = store.begin_run(Run(pipeline="taxi"), Claim("tick", "a", {"n": 1}))
+    found.append(store.entry())
+    store.amend(Claim("tick", "a", {"n": 2}))
+    store.update_run(replace(run, state=State.COMPLETE))
+    after_changes = store.entry()
+    store.claim(Claim("tick", "b"))
+    found.append(store.entry())
+
+    assert found[0] is None
+    assert after_changes == found[2]
+    assert len(set(found)) == 4
+    assert [store.entry(each.id) for each in found[1:]] == found[1:]
+    assert store.entry(found[-1].id + 1) is None
+
+
 def test_kinds_of_claims_do_not_meet(store):
     """The same name may be claimed once for each kind."""
     store.claim(Claim("blessed", "m"))

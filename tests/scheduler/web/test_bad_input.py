@@ -10,6 +10,7 @@ import pytest
 
 from spanwise.orchestrator import Execution, Run, State
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.client import Client
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.project.settings import read
@@ -126,6 +127,34 @@ def test_nothing_is_shown_of_what_a_restore_has_undone(folder, past, site, monke
         ("flights/1", {"auc": 0.5}),
     ]
     assert [(span["span_label"], span["publications"]) for span in spans] == [("2013-01-01", 1 + again)]
+
+
+def test_a_restore_of_a_server_is_noticed_by_what_a_run_had_recorded_since(folder, past, site, monkeypatch):
+    """No run has begun since the backup; what is recorded again has the same name, and perhaps the same number."""
+    session, forgotten = site.client.session, []
+    monkeypatch.setattr(session, "_file", None)
+    session.when_replaced.append(lambda: forgotten.append(len(forgotten)))
+    database = folder / ".spanwise" / "metadata.db"
+    past.begin(FIRST)
+    past.store.close()
+    shutil.copy(database, folder / "backup.db")
+
+    def record():
+        with contextlib.closing(open_store(str(database), root=database.parent)) as store:
+            store.claim(Claim("journal", "flights/1/1"))
+
+    record()
+    session.look_back()
+    session.look_back()
+    before = len(forgotten)
+    for file in database.parent.glob("metadata.db*"):
+        file.unlink()
+    shutil.copy(folder / "backup.db", database)
+    session.reset()  # its restore has closed all connections
+    record()
+    session.look_back()
+
+    assert (before, len(forgotten)) == (0, 1)
 
 
 @pytest.mark.parametrize("kind", ["mysql", "postgresql"])
