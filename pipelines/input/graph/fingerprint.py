@@ -29,7 +29,7 @@ FILES_BY: Final = ("mtime", "content")
 
 _TRANSPARENT: Final = frozenset({"Cache", "Prefetch", "Snapshot"})
 _SPEED: Final = frozenset(
-    {"num_parallel", "workers", "stateless", "limit_bytes", "buffer_bytes", "block_rows"}
+    {"num_parallel", "workers", "stateless", "limit_bytes", "buffer_bytes", "block_rows", "file_bytes"}
     | {"service", "security", "compression", "max_outstanding_requests"}  # of `Distribute`
 )
 _DERIVED: Final = {  # what follows from the files

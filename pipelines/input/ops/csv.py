@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ _BLOCK_BYTES = 1 << 20
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Csv(Op):
     paths: tuple[str, ...]
+    file_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)  #: of these paths, where they are known
     schema: pa.Schema = field(repr=False)
     dialect: Dialect
     inferred: bool = field(default=False, repr=False)  #: whether the types are those of the files' first blocks

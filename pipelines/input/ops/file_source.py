@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.file_state import FileStates
@@ -17,6 +17,7 @@ class FileSource(Op):
     """Files that can be shared among workers; the fields of a subclass say how they are read."""
 
     paths: tuple[str, ...]
+    file_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)  #: of these paths, where they are known
 
     @property
     def inputs(self) -> tuple[Op, ...]:
@@ -25,10 +26,6 @@ class FileSource(Op):
     @property
     def cardinality(self) -> int | None:
         return None
-
-    def with_files(self, paths: Sequence[str]) -> Self:
-        """The same source with only these of its files."""
-        return replace(self, paths=tuple(paths))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ class ArrowFile:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ArrowFiles(Op):
     paths: tuple[str, ...]
+    file_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)  #: of these paths, where they are known
     files: dict[str, ArrowFile] = field(repr=False)  #: of these paths, and maybe of others
     schema: pa.Schema = field(repr=False)
     rows: int | None  #: None if that requires reading them

@@ -6,10 +6,12 @@ So the dispatcher counts and knows nothing of what it hands out; what split 7 of
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from spanwise.pipelines.input.element import Spec
@@ -32,10 +34,10 @@ from spanwise.pipelines.input.snapshot.source import LoadedSnapshot
 from spanwise.pipelines.input.stacking import cut, length
 
 _SPLITS: Final = 256
-"""At most how many splits the units of a source make; each file is a split of its own, and each large row group."""
+"""At most how many splits the units of a source make, unless they are large."""
 
 LARGE_BYTES: Final = 4 << 20
-"""To produce a split of this size takes much longer than to begin it: it need not be larger."""
+"""To produce a split of this size takes much longer than to begin it: no other file or row group is put to it."""
 
 _SHARDS: Final = 32
 """At most how many shards a dataset is saved in."""
@@ -107,13 +109,9 @@ def splits_of(source: Op) -> SourceSplits | None:  # noqa: C901, PLR0911  a case
         case Parquet(groups=groups):
             return SourceSplits(len(groups), lambda number: replace(source, groups=(groups[number],), shuffle=False))
         case ArrowFiles():  # counting the rows of each file would take longer than opening it
-            return _of_units(len(source.paths), lambda units: replace(source, paths=source.paths[units], rows=None), 1)
-        case Csv():
-            return _of_units(len(source.paths), lambda units: with_files(source, source.paths[units]), 1)
-        case FileSource(paths=paths) if not getattr(source, "shuffle", False):
-            return _of_units(len(paths), lambda units: source.with_files(paths[units]), 1)
-        case FileSource(paths=paths):
-            return SourceSplits(len(paths), lambda number: source.with_files(paths[number : number + 1]))
+            return _of_files(source, lambda units: replace(source, paths=source.paths[units], rows=None))
+        case Csv() | FileSource():
+            return _of_files(source, lambda units: replace(source, paths=source.paths[units]))
         case RandomAccess(positions=positions):
             return _of_units(len(positions), lambda units: replace(source, positions=positions[units]))
         case LoadedSnapshot(chunks=chunks):
@@ -131,7 +129,7 @@ def _of_units(units: int, cut_source: Callable[[slice], Op], size: int | None = 
 
 def _of_runs(sizes: Sequence[int], cut_source: Callable[[slice], Op]) -> SourceSplits:
     """Runs of units of these sizes in bytes: no more than allowed that are not large."""
-    least = min(LARGE_BYTES, -(-sum(sizes) // _SPLITS))
+    least = min(LARGE_BYTES, max(1, -(-sum(sizes) // _SPLITS)))
     ends, size_bytes = list[int](), 0
     for number, more in enumerate(sizes, 1):
         size_bytes += more
@@ -139,6 +137,31 @@ def _of_runs(sizes: Sequence[int], cut_source: Callable[[slice], Op]) -> SourceS
             ends.append(number)
             size_bytes = 0
     return SourceSplits(len(ends), lambda number: cut_source(slice(ends[number - 1] if number else 0, ends[number])))
+
+
+def _of_files(source: ArrowFiles | Csv | FileSource, cut_source: Callable[[slice], Op]) -> SourceSplits:
+    """Runs of files; one whose size is not known may be large."""
+    return _of_runs([source.file_bytes.get(path, LARGE_BYTES) for path in source.paths], cut_source)
+
+
+def with_file_sizes(op: Op) -> Op:
+    """The graph with the sizes of local files where a source has many: all members must put the same ones together.
+
+    To ask for those of many objects would take longer than reading them.
+    """
+
+    def change(each: Op) -> Op:
+        if not isinstance(each, ArrowFiles | Csv | FileSource) or len(each.paths) <= _SPLITS:
+            return each
+        return replace(each, file_bytes=dict(_sizes_of(each.paths)))
+
+    return rebuild(op, change)
+
+
+def _sizes_of(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):  # it is a URL, or only the workers have it
+            yield path, Path(path).stat().st_size
 
 
 @dataclass(frozen=True)
@@ -203,17 +226,22 @@ def describe_split(op: Op, number: int) -> str:
             case Parquet(groups=groups) if groups and isinstance(source, Parquet) and not source.shuffle:
                 earlier = [group for each in range(at) for group in splits.part(each).groups]  # type: ignore[attr-defined]
                 first, rows = (sum(group.rows for group in some) for some in (earlier, groups))
-                paths = list(dict.fromkeys(group.path for group in groups))
-                return f"split {number}: rows {first} to {first + rows - 1} of {source.name}, in {', '.join(paths[:3])}"
+                place = _format_files([*dict.fromkeys(group.path for group in groups)])
+                return f"split {number}: rows {first} to {first + rows - 1} of {source.name}, in {place}"
             case LoadedSnapshot(chunks=chunks) if chunks:
                 return f"split {number}: elements from {chunks[0].first} on of the snapshot {source.path}"  # type: ignore[attr-defined]
             case Csv(paths=paths) | ArrowFiles(paths=paths) | Parquet(paths=paths) | FileSource(paths=paths):
-                return f"split {number}: {', '.join(paths[:3])}"
+                return f"split {number}: {_format_files(paths)}"
             case part:
                 before = [splits.part(each).cardinality for each in range(at)]
                 first = sum(int(each or 0) for each in before)
                 return f"split {number}: elements {first} to {first + int(part.cardinality or 0) - 1} of {source.name}"
     return f"split {number}"
+
+
+def _format_files(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 2} more" if len(paths) > 3 else ""  # noqa: PLR2004  three fit in
+    return ", ".join(paths[: 2 if more else 3]) + more
 
 
 def splitter_of(op: Op) -> Callable[[int], Op]:

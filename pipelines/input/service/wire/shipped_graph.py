@@ -16,7 +16,7 @@ from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Op, Options, list_ops
-from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph
+from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph, with_file_sizes
 from spanwise.pipelines.input.service.wire.connection import (
     check_environment,
     environment,
@@ -39,7 +39,7 @@ class ShippedGraph:
 
     @classmethod
     def of(cls, flow: Flow) -> Self:
-        return cls(flow.op, replace(flow.settings, consumer=None), type(flow))
+        return cls(with_file_sizes(flow.op), replace(flow.settings, consumer=None), type(flow))
 
 
 def pack_graph(graph: ShippedGraph) -> bytes:
