@@ -67,7 +67,6 @@ class Evaluator(Component):
         "pyarrow",
         "pyarrow.compute",
         "pyarrow.parquet",
-        "fsspec",  # which pyarrow imports when it opens the first file
         "spanwise.components.evaluation.results",
         "spanwise.components.evaluation.window_pass",
         "spanwise.components.evaluation.page",

@@ -52,7 +52,6 @@ class BulkInferrer(Component):
         "numpy",
         "pyarrow",
         "pyarrow.parquet",
-        "fsspec",  # which pyarrow imports when it opens the first file
         "spanwise.components.predictions",
         "spanwise.components.rows",
         "spanwise.components.transform.graph_digest",

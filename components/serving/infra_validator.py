@@ -52,7 +52,6 @@ class InfraValidator(Component):
     preload: ClassVar = (
         "numpy",
         "pyarrow.parquet",
-        "fsspec",  # which pyarrow imports when it opens the first file
         "spanwise.components.rows",
         "spanwise.components.transform.graph_digest",
     )

@@ -49,7 +49,6 @@ class Trainer(Component):
     hints: ClassVar = ("place_workers",)  # where they are changes nothing of what they learn
 
     preload: ClassVar = (
-        "fsspec",  # which pyarrow imports when it opens the first file
         "pyarrow.dataset",
         "xxhash",
         "spanwise.input",

@@ -58,7 +58,6 @@ class Transform(Component):
 
     preload: ClassVar = (
         "polars",  # importing it starts no thread of its pool, which a fork would lose
-        "fsspec",  # which pyarrow imports when it opens the first file
         "spanwise.components.beam",
         "spanwise.components.polars_pool",
         "spanwise.components.transform.graph_digest",
