@@ -52,9 +52,11 @@ HEAVY = (
     "sklearn.linear_model",
     "sklearn.pipeline",
     "sklearn.preprocessing",
+    "xxhash",
 )
 
 
+USED_LATER = ("croniter", "encodings.ascii", "typer._adapters")  # what commands import where they use it
 SCHEDULING = ("ml_metadata", "spanwise.orchestrator", "spanwise.resolvers", "spanwise.scheduler")
 
 
@@ -231,7 +233,7 @@ def load(libraries):
     root.addHandler(quiet)  # Beam logs while it is imported, which would install a handler
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in (*libraries, *_modules_below(*(["spanwise"] if libraries else SCHEDULING))):
+        for name in (*libraries, *USED_LATER, *_modules_below(*(["spanwise"] if libraries else SCHEDULING))):
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(name)
         if not libraries:
