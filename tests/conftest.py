@@ -164,6 +164,7 @@ def _is_flight_in_use():
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
     """Keeps pandas out until a test needs it: pyarrow imports it for the first list that it converts."""
+    warm.make_room(60)
     without_pandas.refuse()
     try:
         return (yield)

@@ -60,6 +60,9 @@ USED_LATER = ("croniter", "encodings.ascii", "typer._adapters")  # what commands
 SCHEDULING = ("ml_metadata", "spanwise.orchestrator", "spanwise.resolvers", "spanwise.scheduler")
 
 
+ROOM = []  # what keeps the memory that `make_room` has asked for
+
+
 @functools.cache
 def session():
     """The folder in which the processes of a test session find their servers, which end when the session does.
@@ -229,6 +232,8 @@ def load(libraries):
     """Imports what commands import, and nodes if these libraries are given, else what sends alerts; leaves logging as
     it was.
     """
+    if libraries:
+        make_room(128)
     root, quiet = logging.getLogger(), logging.NullHandler()
     root.addHandler(quiet)  # Beam logs while it is imported, which would install a handler
     with warnings.catch_warnings():
@@ -262,6 +267,18 @@ def _modules_below(*packages):
     for package in map(importlib.import_module, packages):
         found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
         yield from (each.name for each in found if not each.name.endswith("__main__"))
+
+
+def make_room(megabytes):
+    """Has the small objects that are made from now on lie in one piece of memory, which `settle` can move as a whole.
+
+    Python asks for a megabyte at a time, which would lie between the libraries that are loaded meanwhile: two of them
+    rarely fill a huge page. Each megabyte that it has once is kept by an object in it.
+    """
+    size, objects = 512, [None] * (megabytes * 2048)
+    for at in range(len(objects)):  # in a list that does not grow: its new places would lie between
+        objects[at] = bytes(size - sys.getsizeof(b""))
+    ROOM.extend(objects[::1024])
 
 
 def settle():
