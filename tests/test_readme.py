@@ -1,7 +1,6 @@
 """The README's pipeline, run as it stands there."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,11 +25,8 @@ def project(tmp_path_factory):
 
 
 def spanwise(folder, *arguments):
-    command = [*warm.command(reads_data=True), *arguments]
-    return subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    return warm.run(*arguments, reads_data=True, cwd=folder, env=env, timeout_s=120)
 
 
 def test_the_pipeline_trains_day_after_day_and_pushes(project):

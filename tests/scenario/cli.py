@@ -51,15 +51,13 @@ def arrive(folder: Path, span: int, version: int = 1) -> None:
 def call(folder: Path, *words: str, code: int | None = 0, timeout_s: float = 120) -> str:
     """Runs `spanwise …` in a folder and returns everything it printed; `code` is the exit code that is expected."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPANWISE_")}
-    done = subprocess.run(
-        [*warm.command(reads_data=True), *words],
+    done = warm.run(
+        *words,
+        reads_data=True,
         cwd=folder,
         env={**environment, "PYTHONPATH": str(PROJECT / "src"), "NO_COLOR": "1", "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
+        timeout_s=timeout_s,
     )
     assert code is None or done.returncode == code, f"spanwise {' '.join(words)}: {done.returncode}\n{done.stdout}"
     return done.stdout

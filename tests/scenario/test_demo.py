@@ -44,13 +44,9 @@ def played(folder, *words):
 
 def logged(folder):
     """What the last Trainer has logged."""
-    return subprocess.run(
-        [*warm.command(), "logs", "flights", "Trainer"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    done = warm.run("logs", "flights", "Trainer", cwd=folder)
+    done.check_returncode()
+    return done.stdout
 
 
 def weights(folder):

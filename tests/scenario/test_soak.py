@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -202,13 +201,7 @@ class Soak:
         return sorted(found, key=lambda stamp: stamp["began"])
 
     def command(self, *words):
-        done = subprocess.run(
-            [*warm.command(), *words, "--root", self.root, "--json"],
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=SOON_S + DAYS * SOON_S / 6,
-        )
+        done = warm.run(*words, "--root", self.root, "--json", timeout_s=SOON_S + DAYS * SOON_S / 6)
         return done.returncode, json.loads(done.stdout), done.stderr
 
     def end(self):

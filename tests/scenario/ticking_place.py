@@ -3,7 +3,6 @@
 import itertools
 import json
 import shlex
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -127,8 +126,7 @@ class Place:
     def type(self, *words, code):
         """Types a command; what it printed."""
         options = [] if "--root" in words else ["--root", str(self.root)]
-        command = [*warm.command(), *words, *options]
-        done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=SOON_S)
+        done = warm.run(*words, *options, timeout_s=SOON_S)
         assert done.returncode == code, f"{words} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

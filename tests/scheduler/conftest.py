@@ -124,16 +124,7 @@ def _start(command: list[str], cwd: Path) -> subprocess.Popen[str]:
 
 def run_warm(*words: str, cwd: Path, reads_data: bool = False) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end in a warm process of its own."""
-    return subprocess.run(
-        [*warm.command(reads_data=reads_data), *words],
-        cwd=cwd,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return warm.run(*words, reads_data=reads_data, cwd=cwd, env=environment())
 
 
 @pytest.fixture
