@@ -28,6 +28,7 @@ PARTS = {
     "elastic_model",
     "elastic_records",
     "figures",
+    "flink_rows",  # needs Flink
     "goals",
     "pipeline_copies",
     "input_peers",

@@ -42,9 +42,9 @@ class Ran:
 
 def measured(rows: Sequence[int] = ROWS) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        data = _write_rides(Path(folder) / "day", DAY)
-        fresh = sorted((_run(data, Path(folder) / f"root{n}") for n in range(TIMES)), key=lambda ran: ran.wall_s)
-        cached = sorted((_run(data, Path(folder) / "root0") for _ in range(TIMES)), key=lambda ran: ran.wall_s)
+        data = write_rides(Path(folder) / "day", DAY)
+        fresh = sorted((run_taxi(data, Path(folder) / f"root{n}") for n in range(TIMES)), key=lambda ran: ran.wall_s)
+        cached = sorted((run_taxi(data, Path(folder) / "root0") for _ in range(TIMES)), key=lambda ran: ran.wall_s)
         yield at_most(f"nine nodes on {DAY:,} rows", fresh[TIMES // 2].wall_s, "s", 1.7)
         yield Figure(name="the same: processor", value=fresh[TIMES // 2].cpu_s, unit="s")
         yield Figure(name="the same: peak memory of a process", value=fresh[0].peak_bytes / 1e6, unit="MB")
@@ -54,7 +54,7 @@ def measured(rows: Sequence[int] = ROWS) -> Iterator[Figure]:
     taken = []
     for count in rows:
         with tempfile.TemporaryDirectory() as folder:
-            ran = _run(_write_rides(Path(folder) / "rides", count), Path(folder) / "root")
+            ran = run_taxi(write_rides(Path(folder) / "rides", count), Path(folder) / "root")
         taken.append(ran)
         goal_s = 25.0 if count == ROWS[-1] else None
         name = f"nine nodes on {count / 1e6:g} M rows"
@@ -71,11 +71,12 @@ def measured(rows: Sequence[int] = ROWS) -> Iterator[Figure]:
         yield growth("nine nodes, by rows", rows, [ran.cpu_s for ran in taken])
 
 
-def _run(data: Path, root: Path) -> Ran:
-    """Runs the pipeline in processes of its own; `os.wait4` reports them all."""
+def run_taxi(data: Path, root: Path, *parameters: str, **settings: str) -> Ran:
+    """Runs the pipeline in processes of its own; `os.wait4` reports them all. Settings are variables."""
     words = ["run", f"{PROJECT / 'benchmarks' / 'taxi.py'}:taxi", "--span", "1", "--root", str(root)]
-    words += ["--param", f"data={data}", "--param", f"serving={root / 'serving'}"]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "src")}
+    for parameter in (f"data={data}", f"serving={root / 'serving'}", *parameters):
+        words += ["--param", parameter]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "src"), **settings}
     with tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         started = subprocess.Popen(
@@ -95,7 +96,7 @@ def _run(data: Path, root: Path) -> Ran:
     return Ran(wall_s=wall_s, cpu_s=used.ru_utime + used.ru_stime, peak_bytes=used.ru_maxrss * kib, nodes_s=nodes_s)
 
 
-def _write_rides(data: Path, rows: int) -> Path:
+def write_rides(data: Path, rows: int) -> Path:
     """Eight columns; the same for the same number of rows."""
     draw = np.random.default_rng(rows)
     folder = data / "1"
