@@ -1,7 +1,7 @@
 """What nine nodes cost whose data work is Flink's workers, and whose trainer streams: 1 M to 100 M rows.
 
-It needs Flink as `make test-engines` gets it: `SPANWISE_TEST_BEAM_ENGINES=… python -m benchmarks.flink_rows`, half an
-hour and 60 GB of disk; `--rows N N N` chooses other sizes.
+It needs Flink as `make test-engines` gets it: `SPANWISE_TEST_BEAM_ENGINES=… python -m benchmarks.flink_rows`, a quarter
+of an hour and 20 GB of disk; `--rows N N N` chooses other sizes.
 """
 
 from __future__ import annotations
