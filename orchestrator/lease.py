@@ -239,7 +239,7 @@ def acquire(store: Store, pipeline: str, purpose: str, *, clock: Clock | None = 
     mine = Holder(
         pipeline=pipeline,
         token=1 if holder is None else holder.token + 1,
-        who=process.identity(),
+        who=replace(process.identity(), root=store.home),
         purpose=purpose,
         beat=0,
         last_beat=now,
@@ -261,8 +261,9 @@ def unclosed_leases(
     """Seals the journals of earlier holders that may have left records open, and returns them, oldest first.
 
     From here on they can write nothing, and their processes on this machine are gone; so are those on an engine, which
-    `end_elsewhere` ends: it is called with the engine and the mark, and returns what is left. The caller closes their
-    records, then calls `mark_closed` for each, in this order: a closed one ends the search.
+    `end_elsewhere` ends: it is called with the engine and the mark, and returns what is left. Those of a holder in
+    another root, of which this one is a copy, are left alone. The caller closes their records, then calls `mark_closed`
+    for each, in this order: a closed one ends the search.
 
     Raises:
         Held: processes of a dead holder would not die; the message names them.
@@ -271,12 +272,13 @@ def unclosed_leases(
     token = lease.token - 1
     while token and (holder := read(store, lease.pipeline, token)) is not None and not holder.closed:
         _seal(store, holder)
-        if not holder.released and _may_end(holder, lease) and (left := process.kill(holder.mark)):
+        left_alone = holder.released or process.is_of_another_root(holder.who)
+        if not left_alone and _may_end(holder, lease) and (left := process.kill(holder.mark)):
             raise Held(
                 f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes would not die, so "
                 f"nothing was started: {process.format_survivors(left)}\nOnce they are gone, start again."
             )
-        if not holder.released and holder.engine and (alive := end_elsewhere(holder.engine, holder.mark)):
+        if not left_alone and holder.engine and (alive := end_elsewhere(holder.engine, holder.mark)):
             raise Held(
                 f"{holder.purpose} of {holder.pipeline!r} is dead, but some of its processes on {holder.engine} would "
                 f"not die, or cannot be proven dead, so nothing was started: {', '.join(alive)}\n"
@@ -316,7 +318,10 @@ def current_after_collection(store: Store, pipeline: str, clock: Clock) -> Holde
 def read(store: Store, pipeline: str, token: int) -> Holder | None:
     """One lease as the store has it."""
     claim = store.find_claim("lease", f"{pipeline}#{token}")
-    return None if claim is None else record_of(Holder, claim)
+    if claim is None:
+        return None
+    holder = record_of(Holder, claim)
+    return replace(holder, who=process.seen_from(holder.who, store.home))
 
 
 def is_dead(store: Store, holder: Holder, clock: Clock) -> bool:

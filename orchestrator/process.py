@@ -21,7 +21,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -41,6 +41,7 @@ class Identity:
     machine: str  #: host, boot and process namespace; ids mean nothing in another
     pid: int
     started: int  #: kernel clock ticks since boot; 0 where unknown
+    root: str = ""  #: in which it works, as `Store.home`; where it is recorded
 
     @property
     def host(self) -> str:
@@ -62,6 +63,23 @@ def machine() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
     return f"{socket.gethostname()}/{boot}/{namespace}"
+
+
+def seen_from(who: Identity, root: str) -> Identity:
+    """A recorded process as who works in this root knows it: one that works in another root is none of this machine.
+
+    Copies of a root and its metadata name the processes that work in the first one: nothing here may end those, and no
+    heartbeat of theirs comes. Only of URLs and of what lives on this machine is it known which root it is.
+    """
+    if not (who.root and root) or who.root == root:
+        return who
+    known = ("://" in who.root and "://" in root) or is_alive(who)
+    return replace(who, machine=f"{who.machine} in {who.root}") if known else who
+
+
+def is_of_another_root(who: Identity) -> bool:
+    """Whether `seen_from` has found that a process works in another root."""
+    return who.machine.endswith(f" in {who.root}")
 
 
 def is_running(pid: int) -> bool:

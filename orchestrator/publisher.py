@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spanwise.orchestrator import process
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse
 from spanwise.orchestrator.lease import Holder, Lease, mark_closed, unclosed_leases
@@ -162,14 +163,17 @@ def close_abandoned_runs(store: Store, lease: Lease, root: Path, gone: GoneEngin
                     fail(store, lease, root, execution, State.FAILED, ABANDONED)
             # The run comes last: until its end is written, the next holder finds it again.
             given_up = f", and {gone.who} says that {gone.name} is gone" if gone and gone.name == holder.engine else ""
-            ended = replace(_end_abandoned(store, run, given_up), ended=lease.now())
+            ended = replace(_end_abandoned(store, run, holder, given_up), ended=lease.now())
             lease.write(lambda place, ended=ended: store.update_run(ended, place))  # type: ignore[misc]
             found.append(ended)
         mark_closed(store, holder)
     return found
 
 
-def _end_abandoned(store: Store, run: Run, given_up: str) -> Run:
+def _end_abandoned(store: Store, run: Run, holder: Holder, given_up: str) -> Run:
+    if process.is_of_another_root(holder.who):
+        why = "it goes on in the root of which this one is a copy"
+        return replace(run, state=State.FAILED, error=f"abandoned: {why}{given_up}")
     if by := find_stop(store, run):
         error = f"stopped by {by}; killed, since it had not recorded its end{given_up}"
         return replace(run, state=State.CANCELED, error=error)

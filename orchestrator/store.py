@@ -137,6 +137,10 @@ class Store(Protocol):
     def archive(self) -> ArtifactArchive | None:
         """Where the files of artifacts are kept besides the root."""
 
+    @property
+    def home(self) -> str:
+        """What tells the root from copies of it; empty where it has none."""
+
     def claim(self, *claims: Claim) -> None:
         """Inserts all claims, or raises AlreadyClaimed and inserts none."""
 
@@ -304,6 +308,7 @@ class MemoryStore:
         archive: ArtifactArchive | None = None,
     ) -> None:
         self.archive = archive
+        self.home = ""
         self._clock = clock
         self._lock = threading.RLock()
         self._entries: list[Entry] = []

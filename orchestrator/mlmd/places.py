@@ -17,6 +17,17 @@ class Places:
     root: Path | None
     archive: ArtifactArchive | None = None  #: what artifacts are given to find their files
 
+    @cached_property
+    def home(self) -> str:
+        """What tells the root from copies of it: where it is, or which folder it is, wherever that is moved."""
+        if self.archive is not None:
+            return self.archive.url
+        try:
+            found = None if self.root is None else self.root.stat()
+        except OSError:
+            found = None
+        return "" if found is None else f"{found.st_dev}:{found.st_ino}"
+
     def record(self, place: str) -> str:
         """The place as it is recorded."""
         if self.root is None or "://" in place:

@@ -70,6 +70,10 @@ class MlmdStore:
         self._last_numbers: dict[str, int] = {}  # the last known number by place; nothing is ever removed
         self._last_claims: dict[str, int] = {}  # of claims, by kind and prefix
 
+    @property
+    def home(self) -> str:
+        return self._places.home
+
     # --- claims
 
     def claim(self, *claims: Claim) -> None:

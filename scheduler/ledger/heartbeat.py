@@ -41,7 +41,8 @@ def register(store: Store, now: datetime) -> SchedulerRecord:
     number = 0
     while True:
         number = newest_number(store, "scheduler", "", number) + 1
-        me = SchedulerRecord(number=number, who=process.identity(), began=now, beaten=now)
+        who = replace(process.identity(), root=store.home)
+        me = SchedulerRecord(number=number, who=who, began=now, beaten=now)
         try:
             store.claim(_claim(me))
         except AlreadyClaimed:
@@ -78,7 +79,10 @@ def mark_ended(store: Store, scheduler: SchedulerRecord) -> None:
 def read_scheduler(store: Store, number: int) -> SchedulerRecord | None:
     """One scheduler; None when there never was one of that number."""
     claim = store.find_claim("scheduler", f"#{number}")
-    return None if claim is None else record_of(SchedulerRecord, claim)
+    if claim is None:
+        return None
+    known = record_of(SchedulerRecord, claim)
+    return replace(known, who=process.seen_from(known.who, store.home))
 
 
 def list_living(store: Store, *, seen: int = 0) -> list[SchedulerRecord]:

@@ -1,6 +1,10 @@
 """Leases: one holder at a time, and nothing lands of one that has lost its turn."""
 
+import shutil
+import subprocess
+import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +23,7 @@ from spanwise.orchestrator.lease import (
     read,
     unclosed_leases,
 )
+from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore
 from spanwise.orchestrator.testing import FakeClock
@@ -476,3 +481,38 @@ def test_an_identity_survives_the_store(store, clock):
 
     assert current(store, "taxi").who == lease.who == process.identity()
     assert isinstance(lease.who, Identity)
+
+
+@pytest.fixture
+def worker():
+    """The mark of a process that works for a holder, and the process."""
+    mark = process.new_mark()
+    code = f"from spanwise.orchestrator import process\nassert process.take_mark({mark})\nprint('ready', flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout.readline() == "ready\n"
+        yield mark, child
+        child.kill()
+
+
+def test_a_copy_of_a_root_ends_nothing_of_the_run_that_goes_on_in_the_first(tmp_path, clock, worker):
+    """A backup that was made meanwhile and restored elsewhere on the host: no beat comes, so the lease is taken over."""
+    mark, child = worker
+    first, copied = tmp_path / "first", tmp_path / "copied"
+    first.mkdir()
+    with closing(open_store(str(first / "metadata.db"), root=first, clock=clock)) as store:
+        running = take(store, clock)
+        running.start_heartbeat(mark, lambda: None, "slurm:one")
+        running.abandon()
+        shutil.copytree(first, copied)
+        with closing(open_store(str(copied / "metadata.db"), root=copied, clock=clock)) as copy:
+            clock.forward(timedelta(seconds=TTL_S))
+            held = current(copy, "taxi")
+            mine = take(copy, clock, "another run")
+            (abandoned,) = unclosed_leases(copy, mine, pytest.fail)
+
+        assert process.is_alive(current(store, "taxi").who)
+    assert process.is_alive(held.who) is None
+    assert abandoned.mark == mark
+    assert child.poll() is None

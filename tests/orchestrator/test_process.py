@@ -428,3 +428,16 @@ def test_a_process_that_the_system_hides_has_no_children(monkeypatch):
     monkeypatch.setattr(process, "_read", refuse)
 
     assert process._read_children(os.getpid()) == []
+
+
+def test_what_works_in_another_root_is_seen_as_on_another_machine():
+    """A living process of this machine is; a dead one is dead. Of hosts with folders it is not known, of URLs it is."""
+    me = replace(process.identity(), root="1:1")
+    dead, elsewhere = replace(me, started=1), replace(me, machine="elsewhere/0/0")
+
+    assert process.seen_from(me, "1:1") == process.seen_from(me, "") == me
+    assert process.is_alive(process.seen_from(me, "1:2")) is None
+    assert process.is_of_another_root(process.seen_from(me, "1:2"))
+    assert process.is_alive(process.seen_from(dead, "1:2")) is False
+    assert not process.is_of_another_root(process.seen_from(elsewhere, "1:2"))
+    assert process.is_of_another_root(process.seen_from(replace(elsewhere, root="s3://a/root"), "s3://b/root"))
