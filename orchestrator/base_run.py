@@ -206,8 +206,7 @@ class _Search:
         if "\n" not in reasons:  # else it ends with a command, which is to be pasted
             reasons += "."
         if self._request.trigger is Trigger.RESUME:
-            last = self._pipeline.last_of(selection.run) if selection.dropped else ()
-            again = self._command(self._pipeline.select(last=last))
+            again = self._command(self._again(selection, found))
             return (
                 f"Run {found.run.name} cannot be resumed, because something newer exists upstream of the rest of it: "
                 f"{reasons}\n"
@@ -229,6 +228,15 @@ class _Search:
             return ""
         return f"\n{words}:  {self._command(selection, base=found.run.number)}"
 
+    def _again(self, selection: Selection, found: _Candidate) -> Selection:
+        """What runs a resumed run again: the whole; where nodes have spans of their own, what that run had run."""
+        last = self._pipeline.last_of(selection.run) if selection.dropped else ()
+        if not self._request.spans:
+            return self._pipeline.select(last=last)
+        part = self._pipeline.select(first=self._pipeline.first_of(found.run.nodes), last=last)
+        current, newest = self._first_current(part)
+        return part if current is not None or newest is None else self._widen(part, newest)
+
     def _widen(self, selection: Selection, found: _Candidate) -> Selection:
         """The smallest wider part that has a base run that is up to date."""
         wider, outdated = selection, found.outdated
@@ -249,7 +257,10 @@ class _Search:
         """The command that runs a part as it was asked for."""
         first = self._pipeline.first_of(selection.run) if _left_out(selection) else ()
         last = self._pipeline.last_of(selection.run) if selection.dropped else ()
-        return format_run_command(self._request, self._pipeline.name, first=first, last=last, base=base)
+        spans = {node: label for node, label in self._request.spans.items() if node in selection.run}
+        span = self._request.span if spans or not self._request.spans else None
+        asked = replace(self._request, span=span, spans=spans)
+        return format_run_command(asked, self._pipeline.name, first=first, last=last, base=base)
 
     @property
     def _whole(self) -> str:

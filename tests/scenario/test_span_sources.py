@@ -444,3 +444,33 @@ def test_a_missed_span_of_one_node_is_named_though_another_node_has_no_input_of_
     assert spanwise("backfill", "late.py", *option.split())[0] == 0
 
     assert spanwise("schedule", "missed")[0] == 0
+
+
+BOOM = """        if __import__("pathlib").Path("boom").exists():
+            raise RuntimeError("boom")
+        labels ="""
+
+
+def test_a_part_of_one_node_that_cannot_be_resumed_prints_commands_that_work(lake, folder, spanwise):
+    """It names the spans of the nodes that run, so the part begins where it began; and reading on names no span."""
+    (folder / "both.py").write_text(PIPELINE.replace("        labels =", BOOM))
+    spanwise("run", "both.py", "--only", "prices", "--span", "prices=2026-10")
+    spanwise("run", "both.py", "--span", "clicks=2026-11-20", "--span", "prices=2026-10", "--skip", "Join")
+    spanwise("run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-10")
+    (folder / "boom").touch()
+    assert spanwise("run", "both.py", "--from", "prices", "--span", "prices=2026-11")[0] == 1
+    (folder / "boom").unlink()
+    lake("prices/2026-11/v2")
+    spanwise("run", "both.py", "--only", "prices", "--span", "prices=2026-11")
+
+    code, _, err = spanwise("resume", "both/4")
+
+    assert code == 2
+    assert "months chose 2026-10 to 2026-11 v1 in run 4, and would choose 2026-10 v1, 2026-11 v2 now" in err
+    again, insisted = re.findall(r":  spanwise (run .*)", err)
+    for printed, artifact in ((insisted, 1), (again, 2)):
+        code, out, err = spanwise(*shlex.split(printed))
+        assert code == 0, out + err
+        months = re.findall(r"prices/examples/682/(\d+)", spanwise("show", "both", "--json")[1])
+        assert set(months) == {str(artifact)}
+    assert joined(folder) == "20777,20778 681,682"
