@@ -215,13 +215,15 @@ class NodeRunner:
         if asked.span is None:
             asked = replace(asked, span=span_of(artifact), calendar=calendar.value)
         nodes = {*self.run.nodes, *self.pipeline.ancestors(*self.run.nodes)}
+        apart = bool(asked.spans) and set(asked.spans) <= set(self.run.nodes) < nodes  # others have no span here
+        first = self.pipeline.first_of(self.run.nodes) if apart else ()
         last = self.pipeline.last_of(nodes) if len(nodes) < len(self.pipeline.order) else ()
         accept = describe_accept(
             quote_pipeline(self.run),
             calendar.label(span_of(artifact)),
             node="" if self.pipeline.judged[0].alone else artifact.name.split("/")[1],
         )
-        return describe_fixes(format_run_command(asked, self.pipeline.name, last=last), accept)
+        return describe_fixes(format_run_command(asked, self.pipeline.name, first=first, last=last), accept)
 
     def _execute(self, execution: Execution, inputs: Artifacts, plan: Execute) -> ActiveJob:
         node = self.pipeline.nodes[execution.node]

@@ -369,6 +369,32 @@ def test_a_person_accepts_spans_of_each_calendar(shop, capsys):
     assert shop.spanwise("refuse", "shop.py", "--span", "Prices=2026-11", "--because", "too dear") == 0
 
 
+def test_a_refused_span_of_a_part_is_corrected_and_run_by_the_printed_command(shop, capsys, tmp_path):
+    """It begins where the part began, since the run names no span for the nodes before."""
+    clicks, prices = (tmp_path / place / "rows.csv" for place in ("clicks/2026-11-21", "prices/2026-11"))
+    for file in (clicks, prices):
+        file.write_text("x\n" + "1\n" * 9)
+    assert shop.spanwise("run", "shop.py", "--span", "Clicks=2026-11-21", "--span", "Prices=2026-11") == 0
+    prices.write_text("x\n1\n")
+    capsys.readouterr()
+    shop.spanwise("run", "shop.py", "--from", "Prices", "--span", "Prices=2026-11")
+    again = next(c for c in printed(capsys.readouterr().out) if c.startswith("run"))
+    prices.write_text("x\n" + "2\n" * 9)
+
+    assert again == "run shop.py --span Prices=2026-11 --from Prices"
+    assert shop.spanwise(*shlex.split(again)) == 0
+
+
+def test_what_a_complete_part_prints_can_be_pasted(shop, capsys):
+    """Nothing, where its nodes have spans of their own and it had left some out."""
+    shop.spanwise("run", "shop.py", "--only", "Prices", "--span", "Prices=2026-11")
+    capsys.readouterr()
+
+    assert shop.spanwise("resume", "shop/1") == 2
+
+    assert capsys.readouterr().err.rstrip().endswith("is complete, so there is nothing to resume.")
+
+
 @pytest.mark.parametrize(
     ("span", "why"),
     [
