@@ -60,6 +60,7 @@ def gc(
     from spanwise.scheduler.inspect import find
     from spanwise.scheduler.project import root as home
     from spanwise.scheduler.project.load import load
+    from spanwise.scheduler.run import openlineage
     from spanwise.scheduler.storage import formatting
     from spanwise.scheduler.storage import gc as collection
 
@@ -71,7 +72,12 @@ def gc(
         name, file = find.pipeline_or_file(store, pipeline, settings.params) if pipeline is not None else ("", "")
         loaded = load(file, settings=settings.params) if file else None
         context = collection.CollectionContext(
-            store=store, root=settings.root, retention=retention, now=now(), wait=wait
+            store=store,
+            root=settings.root,
+            retention=retention,
+            now=now(),
+            wait=wait,
+            closed=lambda run: openlineage.send_end(settings, store, run),
         )
         pipelines = [name] if name else store.pipelines()
         results, documents = [], []

@@ -14,7 +14,7 @@ import gc
 import itertools
 import shutil
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -79,6 +79,7 @@ class CollectionContext:
     now: datetime
     wait: bool = False  #: for the run that holds the pipeline, instead of skipping the pipeline
     clock: Clock = field(default_factory=Clock)  #: the lease's
+    closed: Callable[[Run], None] = lambda _run: None  #: called with each run that had died, once it is closed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -512,12 +513,15 @@ def _leased(context: CollectionContext, pipeline: str) -> Iterator[Lease]:
     closed = False
     try:
         mine.start_heartbeat(0, lambda: None)  # no process to kill; the next write finds out whether it was lost
-        for run in publisher.close_abandoned_runs(context.store, mine, context.root):
+        dead = publisher.close_abandoned_runs(context.store, mine, context.root)
+        for run in dead:
             remove_working_files(context.root, run, context.store.archive)
         closed = True
         yield mine
     finally:
         mine.release(closed=closed)
+    for run in dead:
+        context.closed(run)
 
 
 def _collected_claim(artifact: Artifact, now: datetime) -> Claim:

@@ -404,9 +404,9 @@ def test_a_transport_without_a_type_is_refused(folder, spanwise):
     assert "openlineage.transport.type: field required" in err
 
 
-@pytest.mark.parametrize("by_client", [True, False])
-def test_a_run_that_is_closed_by_who_stops_it_is_ended(folder, spanwise, monkeypatch, by_client):
-    """Its controller has died, and no later run closes it any more."""
+@pytest.mark.parametrize("words", [("stop", "flights/1"), ("gc", "flights"), None])
+def test_a_run_that_is_closed_by_who_comes_next_is_ended(folder, spanwise, monkeypatch, words):
+    """Its controller has died, and no later run closes it any more; None: by a client."""
     (folder / "spanwise.toml").write_text(
         '[openlineage.transport]\ntype = "file"\nlog_file_path = "events.jsonl"\nappend = true\n'
     )
@@ -419,11 +419,11 @@ def test_a_run_that_is_closed_by_who_stops_it_is_ended(folder, spanwise, monkeyp
     store.begin_run(Run(pipeline="flights", token=1))
     store.close()
 
-    if by_client:
+    if words is None:
         with connect() as client:
             client.stop("flights/1")
     else:
-        assert spanwise("stop", "flights/1")[0] == 0
+        assert spanwise(*words)[0] == 0
 
     (event,) = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert (event["job"]["name"], event["eventType"]) == ("flights", "FAIL")
