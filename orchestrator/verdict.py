@@ -107,6 +107,14 @@ def read_verdicts(store: Store, mark: Mark, artifact: str, *, as_of: datetime | 
     return read_logs(store, mark, [artifact], as_of=as_of)[artifact]
 
 
+def read_verdicts_on(store: Store, mark: Mark, artifact: Artifact) -> list[Verdict]:
+    """All verdicts on an artifact, and those of people on the same model published under another name, oldest first."""
+    shared = _log_of_data(artifact)
+    logs = read_logs(store, mark, filter(None, (artifact.name, shared)))
+    others = [verdict for verdict in logs.get(shared, ()) if verdict.artifact != artifact.name]
+    return sorted([*logs[artifact.name], *others], key=lambda verdict: verdict.created or datetime.now(UTC))
+
+
 def find_standings(
     store: Store, mark: Mark, artifacts: Iterable[Artifact], *, as_of: datetime | None = None
 ) -> dict[str, Standing]:

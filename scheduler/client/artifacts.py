@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, UsageError
-from spanwise.orchestrator.verdict import Verdict, read_verdicts
+from spanwise.orchestrator.verdict import Verdict, read_verdicts_on
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import Document, format_size, format_time, iso_time, run_calendar
 from spanwise.scheduler.inspect import artifact_summary, find, records
@@ -204,7 +204,7 @@ class ArtifactRecord:
     def verdicts(self) -> list[Verdict]:
         """What gates, Evaluators and people have decided about it, oldest first."""
         store = self.session.store
-        return [v for mark in ("accepted", "blessed") for v in read_verdicts(store, mark, self.name)]
+        return [v for mark in ("accepted", "blessed") for v in read_verdicts_on(store, mark, self.artifact)]
 
     @property
     def collected(self) -> datetime | None:

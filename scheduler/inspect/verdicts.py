@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from spanwise.orchestrator.artifact import Artifact, Examples, Mark, Model, Value
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import Standing, Verdict, find_standings, read_verdicts
+from spanwise.orchestrator.verdict import Standing, Verdict, find_standings, read_verdicts_on
 from spanwise.scheduler.formatting import Document, format_table, iso_time, single_line
 
 _MARKS: dict[str, Mark] = {Examples.kind: "accepted", Model.kind: "blessed"}
@@ -51,12 +51,15 @@ def format_verdicts(store: Store, artifacts: Sequence[Artifact]) -> str:
 
 def list_verdicts(store: Store, artifacts: Iterable[Artifact]) -> list[Value]:
     """All verdicts on artifacts for programs, each artifact's oldest first."""
-    return [
-        verdict_document(verdict)
-        for artifact in artifacts
-        if (mark := _MARKS.get(artifact.kind)) is not None
-        for verdict in read_verdicts(store, mark, artifact.name)
-    ]
+    marks = {artifact: mark for artifact in artifacts if (mark := _MARKS.get(artifact.kind)) is not None}
+    names = {artifact.name for artifact in marks}
+    found = (
+        verdict
+        for artifact, mark in marks.items()
+        for verdict in read_verdicts_on(store, mark, artifact)
+        if verdict.artifact == artifact.name or verdict.artifact not in names
+    )
+    return [verdict_document(verdict) for verdict in dict.fromkeys(found)]
 
 
 def verdict_document(verdict: Verdict) -> Document:

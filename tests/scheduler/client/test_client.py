@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spanwise
-from spanwise.orchestrator import Execution, State
+from spanwise.orchestrator import Execution, Model, State
 from spanwise.orchestrator.errors import DamagedArtifact, Held, LoadError, NotRecorded, StoreError, UsageError
 from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.verdict import Verdict, append
@@ -245,3 +245,21 @@ def test_the_error_of_a_command_is_raised_by_its_class(past, client):
     assert isinstance(_error(['{"error": "busy", "kind": "Held", "exit_code": 3}'], 3), Held)
     assert str(_error(["Killed"], 137)) == "Killed"
     assert "exit code 9" in str(_error([], 9))
+
+
+def test_a_verdict_of_a_person_is_shown_of_the_same_model_published_again(past, client, spanwise):
+    """It holds for that too, as where the first one was collected and trained again: nothing said who had decided."""
+    spans = [FIRST]
+    first = past.do("Trainer", model=[past.draft(Model, spans=spans)])["model"][0]
+    client.unbless(first.name, because="wrong for refunds")
+    past.begin()
+    again = past.do("Trainer", model=[past.draft(Model, spans=spans)])["model"][0]
+    other = past.do("Trainer2", model=[past.draft(Model, spans=spans)])["model"][0]
+
+    def said(model):
+        return [(v.artifact, v.because) for v in client.artifact(model.name).verdicts()]
+
+    assert client.model(again.name).blessed is False
+    assert said(first) == said(again) == [(first.name, "wrong for refunds")]
+    assert said(other) == []
+    assert [v["artifact"] for v in json.loads(spanwise("lineage", again.name, "--json")[1])["verdicts"]] == [first.name]
