@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import SettingsError, SpanwiseError
-from spanwise.orchestrator.publisher import ABANDONED
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_request import Event, Observer
 from spanwise.orchestrator.store import Store
@@ -114,15 +113,18 @@ def send_end(settings: Settings, store: Store, run: Run) -> None:
 
 
 def _spell_out(store: Store, event: Event) -> Iterator[Event]:
-    """The event; of a run that died and was closed, the ends of its nodes and its own: their starts were sent."""
+    """The event; of a run that died and was closed, the ends of its nodes and its own.
+
+    Also of nodes that had ended: what was recorded last may not have been sent. To send an end again changes nothing.
+    """
     if event.what != "abandoned-run-closed":
         yield event
         return
     pipeline, _, number = event.message.rpartition("/")
     run = store.run(pipeline, int(number))
     for execution in store.executions(run):
-        if execution.error == ABANDONED:
-            yield Event(what="node-failed", run=run, node=execution.node, execution=execution)
+        if execution.state.ended and not execution.supplied:
+            yield Event(what="node-completed", run=run, node=execution.node, execution=execution)
     yield Event(what="run-ended", run=run)
 
 

@@ -196,6 +196,26 @@ def test_an_abandoned_run_is_ended_under_its_own_id_with_its_nodes(tmp_path, sta
     assert events[-1]["run"]["facets"]["errorMessage"]["message"] == "it died"
 
 
+def test_a_node_that_had_ended_when_its_run_died_is_ended(tmp_path):
+    """It was recorded, and the process died before its event was sent: its server showed it as running for ever."""
+    past, file = Past(tmp_path), tmp_path / "events"
+    dead = past.begin(DAY)
+    past.ingest(DAY)
+    past.do("Trainer", state=State.FAILED, error=ABANDONED)
+    past.store.update_run(replace(past.run, state=State.FAILED, ended=NOON))
+    transport = {"type": "file", "log_file_path": str(file), "append": True}
+    with openlineage.emitting(settings(tmp_path, transport=transport), past.store, lambda _: None) as observe:
+        observe(Event(what="abandoned-run-closed", run=past.begin(DAY + 1), message=dead.name))
+
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+
+    assert [(event["job"]["name"], event["eventType"]) for event in events] == [
+        ("flights.ExampleGen", "COMPLETE"),
+        ("flights.Trainer", "FAIL"),
+        ("flights", "FAIL"),
+    ]
+
+
 def test_a_choice_makes_nothing(scribe, tmp_path):
     """A resolver reads what it chose; the datasets are others' output."""
     past = Past(tmp_path)
