@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from spanwise.orchestrator.component import Component, Resolver
@@ -17,7 +17,7 @@ from spanwise.orchestrator.lease import TTL_S
 from spanwise.orchestrator.node_runner import ActiveJob, NodeResult, NodeRunner
 from spanwise.orchestrator.placement import Placement, record_placement
 from spanwise.orchestrator.pool import POLL_S, Slot
-from spanwise.orchestrator.run import BaseRun, Execution, Run, State
+from spanwise.orchestrator.run import BaseRun, Execution, State
 from spanwise.orchestrator.run_dir import remove_working_files
 from spanwise.orchestrator.run_request import Event, EventName, Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.stop_request import find_stop
@@ -53,11 +53,9 @@ class ActiveRun:
         self._looked = 0.0  # when (monotonic) the last look for nodes to start began
         self._full: set[str] = set()  # nodes that wait for a slot of their pool
 
-    def begin(self, supplied: BaseRun, abandoned: Iterable[Run]) -> None:
+    def begin(self, supplied: BaseRun) -> None:
         """Announces the run and carries over what the base run supplies."""
         self._nodes.lease.describe(f"run {self.run.number}")
-        for run in abandoned:
-            self._announce("abandoned-run-closed", message=run.name)
         self._announce("run-started")
         if supplied.run is not None:
             self._observe(Event(what="base-run-chosen", run=self.run, base=supplied))

@@ -25,7 +25,7 @@ from spanwise.orchestrator.pool import Pools
 from spanwise.orchestrator.resources import refuse_unknown_pools
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_dir import remove_working_files, run_dir, set_aside
-from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
+from spanwise.orchestrator.run_request import Event, Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.store import Store
 
 log = logging.getLogger("spanwise.run")
@@ -90,7 +90,6 @@ class Controller:
         self.stop_signal = ""  #: which signal asked to stop, such as SIGTERM; set by signal handlers
         self._clock = clock
         self._purpose = purpose
-        self._abandoned: list[Run] = []
         self._unclosed = 0  # runs whose records may be open
         self._signals = contextlib.ExitStack()
         self._logs: LogUploads | None = None
@@ -101,9 +100,9 @@ class Controller:
         self._unclosed = 1  # what an earlier holder left
         try:
             self.lease.start_heartbeat(self.executor.mark, self.executor.wake, self.executor.engine)
-            self._abandoned = publisher.close_abandoned_runs(self.store, self.lease, self.root)
-            for run in self._abandoned:
+            for run in publisher.close_abandoned_runs(self.store, self.lease, self.root):
                 remove_working_files(self.root, run, self.store.archive)
+                self.observe(Event(what="abandoned-run-closed", run=run, message=run.name))
             self._signals.enter_context(self._catch_signals())
             self._logs = self._signals.enter_context(uploading(self.store.archive))
         except BaseException:
@@ -164,8 +163,7 @@ class Controller:
             logs=self._logs,
         )
         active.append(ActiveRun(nodes, request, self.observe, lambda: self.stop_signal))
-        abandoned, self._abandoned = self._abandoned, []
-        active[-1].begin(supplied, abandoned)
+        active[-1].begin(supplied)
 
     def _record(self, request: RunRequest, nodes: tuple[str, ...], base: int | None) -> Run:
         wanted = Run(

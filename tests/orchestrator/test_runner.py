@@ -593,18 +593,26 @@ def test_a_run_that_lost_its_lease_after_its_last_node_does_not_pass_for_complet
     assert ends == [State.FAILED]
 
 
+def test_a_dead_run_that_a_refused_one_has_closed_is_announced(trial):
+    """Whoever follows runs hears of its end: the next command found nothing left to close, and said nothing."""
+    _leave_open(trial.store)
+    events = []
+
+    with LocalExecutor(chain()) as executor, pytest.raises(UsageError):
+        request = RunRequest(selection=chain().select(first=["Second"]))
+        run(chain(), executor=executor, store=trial.store, root=trial.root, request=request, observe=events.append)
+
+    assert [(e.what, e.run.name, e.run.state) for e in events] == [("abandoned-run-closed", "p/1", State.FAILED)]
+
+
 def test_what_a_dead_run_left_is_closed(trial):
     """The next run records the dead one as failed, with its executions, and takes its files away."""
     store = trial.store
-    lease = acquire(store, "p", "run 1")
-    died = lease.write(lambda place: store.begin_run(_run(lease), place))
-    execution = lease.write(lambda place: store.begin(_execution(died), place))
+    execution = _leave_open(store)
     left = trial.root / "p" / "First" / "report" / str(execution.id)
     left.mkdir(parents=True)
     scratch = trial.root / "p" / ".runs" / "1" / "First.scratch"
     scratch.mkdir(parents=True)
-    claim = store.find_claim("lease", "p#1")
-    store.amend(Claim("lease", "p#1", {**claim.facts, "who": {**claim.facts["who"], "started": 1}}))
     ran = trial.run(chain())
 
     assert ran.run.state is State.COMPLETE
@@ -614,6 +622,16 @@ def test_what_a_dead_run_left_is_closed(trial):
     assert not left.exists()
     assert not scratch.exists()
     assert [e.message for e in ran.events if e.what == "abandoned-run-closed"] == ["p/1"]
+
+
+def _leave_open(store):
+    """A run that died while its first node was working."""
+    lease = acquire(store, "p", "run 1")
+    died = lease.write(lambda place: store.begin_run(_run(lease), place))
+    execution = lease.write(lambda place: store.begin(_execution(died), place))
+    claim = store.find_claim("lease", "p#1")
+    store.amend(Claim("lease", "p#1", {**claim.facts, "who": {**claim.facts["who"], "started": 1}}))
+    return execution
 
 
 def _run(lease):
