@@ -79,9 +79,9 @@ law: $(VENV)/.dev  ## Ingest thousands of files of each format and compare them 
 	SPANWISE_TEST_FORMATS=3000 SPANWISE_TEST_TEXT_FILES=2000 SPANWISE_TEST_SOURCES=1000 $(BIN)/python -m pytest -o timeout=0 \
 	    tests/components/ingest/test_format_law.py tests/components/ingest/test_source_law.py tests/components/ingest/readers/test_text_law.py
 
-histories: $(VENV)/.dev  ## Drive 2,000 generated histories of commands, deaths and restores beside a model of the system (a quarter of an hour)
-	SPANWISE_TEST_HISTORIES=2000 SPANWISE_TEST_PARTS=500 $(BIN)/python -m pytest -n $(WORKERS) -o timeout=0 \
-	    tests/scenario/test_system.py tests/contract/test_store_model.py tests/scheduler/daemon/test_parts_law.py
+histories: $(VENV)/.dev  ## Drive 2,000 generated histories of commands, deaths and restores beside a model of the system (20 minutes)
+	SPANWISE_TEST_HISTORIES=2000 SPANWISE_TEST_PARTS=500 SPANWISE_TEST_FACTS=300 $(BIN)/python -m pytest -n $(WORKERS) -o timeout=0 \
+	    tests/scenario/test_system.py tests/contract/test_store_model.py tests/scheduler/daemon/test_parts_law.py tests/scenario/test_facts_law.py
 
 soak-service: $(VENV)/.dev  ## Keep a data service busy for an hour: consumers come and go, workers are killed, memory stays flat
 	SPANWISE_TEST_SOAK_SERVICE_S=3600 $(BIN)/python -m pytest -s -o timeout=0 tests/scenario/test_service_soak.py

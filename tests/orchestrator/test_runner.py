@@ -596,10 +596,9 @@ def test_a_run_that_lost_its_lease_after_its_last_node_does_not_pass_for_complet
 def test_a_dead_run_that_a_refused_one_has_closed_is_announced(trial):
     """Whoever follows runs hears of its end: the next command found nothing left to close, and said nothing."""
     _leave_open(trial.store)
-    events = []
+    events, request = [], RunRequest(selection=chain().select(first=["Second"]))
 
     with LocalExecutor(chain()) as executor, pytest.raises(UsageError):
-        request = RunRequest(selection=chain().select(first=["Second"]))
         run(chain(), executor=executor, store=trial.store, root=trial.root, request=request, observe=events.append)
 
     assert [(e.what, e.run.name, e.run.state) for e in events] == [("abandoned-run-closed", "p/1", State.FAILED)]
