@@ -33,7 +33,8 @@ _SPEED: Final = frozenset(
     | {"service", "security", "compression", "max_outstanding_requests"}  # of `Distribute`
 )
 _DERIVED: Final = {  # what follows from the files
-    "Parquet": {"groups", "schema"},
+    "Parquet": {"groups", "schema", "places"},
+    "FileNames": {"places"},
     "ArrowFiles": {"files", "schema", "rows"},
     "Csv": {"inferred"},
     "Snapshot": {"stamps", "bindings"},

@@ -16,6 +16,7 @@ from spanwise.pipelines.input.ops.file_source import FileSource
 class FileNames(FileSource):
     shuffle: bool = False
     seed: int | None = None
+    places: slice | None = None  #: of a shuffled order: which are given; None for all
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -27,7 +28,7 @@ class FileNames(FileSource):
 
     @property
     def cardinality(self) -> int:
-        return len(self.paths)
+        return len(self.paths[self.places or slice(None)])
 
     def open(self, opening: Opening) -> Stream:
         if not self.shuffle:
@@ -37,7 +38,7 @@ class FileNames(FileSource):
         order = np.random.Generator(np.random.PCG64(mix_seed(self.seed or 0, *opening.epoch))).permutation(
             len(self.paths)
         )
-        return FileNameStream([self.paths[place] for place in order])
+        return FileNameStream([self.paths[number] for number in order[self.places or slice(None)]])
 
 
 class FileNameStream(Stream):

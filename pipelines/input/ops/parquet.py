@@ -60,6 +60,7 @@ class Parquet(Op):
     filter: Condition | None = None  #: a condition on columns, which need not be among those
     shuffle: bool = False  #: whether the row groups come in another order each time
     seed: int | None = None
+    places: slice | None = None  #: of such an order: which are given; None for all
 
     def __post_init__(self) -> None:
         for name in self.columns or ():
@@ -89,7 +90,8 @@ class Parquet(Op):
 
     @property
     def cardinality(self) -> Count:
-        return None if self.filter is not None else sum(group.rows for group in self.groups)
+        is_known = self.filter is None and self.places is None
+        return sum(group.rows for group in self.groups) if is_known else None
 
     def open(self, opening: Opening) -> Stream:
         order = None
@@ -97,7 +99,7 @@ class Parquet(Op):
             import numpy as np
 
             generator = np.random.Generator(np.random.PCG64(mix_seed(self.seed or 0, *opening.epoch)))
-            order = generator.permutation(len(self.groups)).tolist()
+            order = generator.permutation(len(self.groups))[self.places or slice(None)].tolist()
         reader = ParquetReader(self, opening.block)
         rows = [group.rows for group in self.groups]
         return PartStream(len(rows), reader.read, reader.finish, reader.name, order, rows.__getitem__)

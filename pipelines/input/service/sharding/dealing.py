@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from spanwise.pipelines.input.element import Spec
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, mix_seed, rebuild
-from spanwise.pipelines.input.ops.parquet import Parquet
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, rebuild
 from spanwise.pipelines.input.ops.repeat import Repeat
 from spanwise.pipelines.input.ops.shuffle_and_repeat import ShuffleAndRepeat
 from spanwise.pipelines.input.service.sharding.splits import SourceSplits, sources_of, splits_of
@@ -72,21 +70,14 @@ class QueuedSource(Op):
 
     def open(self, opening: Opening) -> Stream:
         self.opened[0] += 1
-        order = list(range(self.splits.count))
-        if isinstance(self.source, Parquet) and self.source.shuffle:
-            import numpy as np
-
-            seed = mix_seed(self.source.seed or 0, *opening.epoch)
-            order = np.random.Generator(np.random.PCG64(seed)).permutation(len(order)).tolist()
-        return QueuedSourceStream(self, opening, self.opened[0] - 1, order)
+        return QueuedSourceStream(self, opening, self.opened[0] - 1)
 
 
 class QueuedSourceStream(Stream):
-    def __init__(self, op: QueuedSource, opening: Opening, repetition: int, order: Sequence[int]) -> None:
+    def __init__(self, op: QueuedSource, opening: Opening, repetition: int) -> None:
         self._op = op
         self._opening = opening
         self._repetition = repetition
-        self._order = order
         self._split: Stream | None = None
 
     def __next__(self) -> Element:
@@ -96,7 +87,7 @@ class QueuedSourceStream(Stream):
                 if number is None:
                     raise StopIteration
                 self._op.taken[0] += 1
-                self._split = self._opening.open(self._op.splits.part(self._order[number]))
+                self._split = self._opening.open(self._op.splits.part(number))
             try:
                 return next(self._split)
             except StopIteration:

@@ -19,6 +19,7 @@ from spanwise.pipelines.input.graph.rewrite import optimize
 from spanwise.pipelines.input.op import Element, Op, Opening, Options, State, Stream, list_ops, mix_seed, rebuild
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.csv import Csv
+from spanwise.pipelines.input.ops.file_names import FileNames
 from spanwise.pipelines.input.ops.file_source import FileSource
 from spanwise.pipelines.input.ops.interleave import Interleave
 from spanwise.pipelines.input.ops.ipc import ArrowFiles
@@ -66,8 +67,9 @@ def share_seeds(op: Op, seed: int) -> Op:
         if getattr(each, "seed", 0) is not None:
             return each
         drawn = mix_seed(seed, next(numbers))  # as `assign_seeds` does
-        if isinstance(each, RandomAccess) or (isinstance(each, RandomMap) and each.key is not None):
-            return replace(each, seed=drawn)
+        if not each.inputs or (isinstance(each, RandomMap) and each.key is not None):
+            changes: dict[str, object] = {"seed": drawn}
+            return replace(each, **changes)
         return each
 
     return rebuild(op, give)
@@ -103,13 +105,15 @@ def splits_of(source: Op) -> SourceSplits | None:  # noqa: C901, PLR0911  a case
             rows = int(table.num_rows)
             size = max(_BLOCK_ROWS, -(-rows // _SPLITS))
             return _of_units(rows, lambda units: Arrow(table=table[units]), size)
-        case Parquet(groups=groups) if not source.shuffle:
-            sizes = [group.size_bytes for group in groups]
-            return _of_runs(sizes, lambda units: replace(source, groups=groups[units]))
         case Parquet(groups=groups):
-            return SourceSplits(len(groups), lambda number: replace(source, groups=(groups[number],), shuffle=False))
+            sizes = [group.size_bytes for group in groups]
+            if source.shuffle:
+                return _of_places(sizes, lambda places: replace(source, places=places))
+            return _of_runs(sizes, lambda units: replace(source, groups=groups[units]))
         case ArrowFiles():  # counting the rows of each file would take longer than opening it
             return _of_files(source, lambda units: replace(source, paths=source.paths[units], rows=None))
+        case FileNames(shuffle=True):
+            return _of_places(_sizes_of(source), lambda places: replace(source, places=places))
         case Csv() | FileSource():
             return _of_files(source, lambda units: replace(source, paths=source.paths[units]))
         case RandomAccess(positions=positions):
@@ -139,9 +143,20 @@ def _of_runs(sizes: Sequence[int], cut_source: Callable[[slice], Op]) -> SourceS
     return SourceSplits(len(ends), lambda number: cut_source(slice(ends[number - 1] if number else 0, ends[number])))
 
 
+def _of_places(sizes: Sequence[int], cut_source: Callable[[slice], Op]) -> SourceSplits:
+    """Runs of places in an order of units of these sizes, of which it is not known yet where each comes."""
+    total = max(1, sum(sizes))
+    least = min(LARGE_BYTES, -(-total // _SPLITS))
+    return _of_units(len(sizes), cut_source, max(1, -(-least * len(sizes) // total)))
+
+
 def _of_files(source: ArrowFiles | Csv | FileSource, cut_source: Callable[[slice], Op]) -> SourceSplits:
-    """Runs of files; one whose size is not known may be large."""
-    return _of_runs([source.file_bytes.get(path, LARGE_BYTES) for path in source.paths], cut_source)
+    return _of_runs(_sizes_of(source), cut_source)
+
+
+def _sizes_of(source: ArrowFiles | Csv | FileSource) -> list[int]:
+    """Of its files; one whose size is not known may be large."""
+    return [source.file_bytes.get(path, LARGE_BYTES) for path in source.paths]
 
 
 def with_file_sizes(op: Op) -> Op:
@@ -153,12 +168,12 @@ def with_file_sizes(op: Op) -> Op:
     def change(each: Op) -> Op:
         if not isinstance(each, ArrowFiles | Csv | FileSource) or len(each.paths) <= _SPLITS:
             return each
-        return replace(each, file_bytes=dict(_sizes_of(each.paths)))
+        return replace(each, file_bytes=dict(_find_sizes(each.paths)))
 
     return rebuild(op, change)
 
 
-def _sizes_of(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
+def _find_sizes(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
     for path in paths:
         with contextlib.suppress(OSError, ValueError):  # it is a URL, or only the workers have it
             yield path, Path(path).stat().st_size
@@ -223,14 +238,17 @@ def describe_split(op: Op, number: int) -> str:
             at -= 0 if splits is None else splits.count
             continue
         match splits.part(at):
-            case Parquet(groups=groups) if groups and isinstance(source, Parquet) and not source.shuffle:
+            case Parquet(places=slice() as places) | FileNames(places=slice() as places):
+                between = f"places {places.start} to {places.stop - 1}"
+                return f"split {number}: {between} of the random order of {source.name}"
+            case Parquet(groups=groups) if groups:
                 earlier = [group for each in range(at) for group in splits.part(each).groups]  # type: ignore[attr-defined]
                 first, rows = (sum(group.rows for group in some) for some in (earlier, groups))
                 place = _format_files([*dict.fromkeys(group.path for group in groups)])
                 return f"split {number}: rows {first} to {first + rows - 1} of {source.name}, in {place}"
             case LoadedSnapshot(chunks=chunks) if chunks:
                 return f"split {number}: elements from {chunks[0].first} on of the snapshot {source.path}"  # type: ignore[attr-defined]
-            case Csv(paths=paths) | ArrowFiles(paths=paths) | Parquet(paths=paths) | FileSource(paths=paths):
+            case Csv(paths=paths) | ArrowFiles(paths=paths) | FileSource(paths=paths):
                 return f"split {number}: {_format_files(paths)}"
             case part:
                 before = [splits.part(each).cardinality for each in range(at)]

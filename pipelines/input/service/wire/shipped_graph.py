@@ -76,11 +76,12 @@ def unpack_graph(content: bytes, who: str) -> ShippedGraph:
 def id_of(op: Op, options: Options, content: bytes, splits: Sequence[int]) -> tuple[str, str]:
     """The default id of a dataset, equal for equal datasets; and why that is not known, empty if it is.
 
-    Where the same dataset makes other splits, the numbers in leases and stored states mean others too.
+    Where the same dataset makes other splits, the numbers in leases and stored states mean others too. The number at
+    the beginning is incremented when their order changes.
     """
     snapshots = [f"{each.mode} {each.path}" for each in list_ops(op) if isinstance(each, Snapshot)]  # in no fingerprint
     try:
-        return digest("service dataset", of_graph(op), repr(options), *map(str, splits), *snapshots), ""
+        return digest("service dataset 2", of_graph(op), repr(options), *map(str, splits), *snapshots), ""
     except Unfingerprintable as error:
         return digest("service dataset", content), str(error)[:10_000]
 

@@ -90,3 +90,12 @@ def test_the_shards_of_a_shuffled_source_have_one_order(two, tmp_path):
     inputs.save(inputs.from_random_access(range(300), shuffle=True), tmp_path, two.target)
 
     assert sorted(inputs.load(tmp_path)) == list(range(300))
+
+
+def test_a_save_of_shuffled_row_groups_has_the_order_of_their_seed(two, tmp_path):
+    """As a snapshot that a pass has written, which has the same fingerprint."""
+    pq.write_table(pa.table({"x": range(300)}), tmp_path / "x.parquet", row_group_size=10)
+    dataset = inputs.from_parquet(str(tmp_path / "x.parquet"), shuffle=True, seed=3)
+    inputs.save(dataset, tmp_path / "kept", two.target)
+
+    assert inputs.load(tmp_path / "kept").to_arrow().equals(dataset.to_arrow())

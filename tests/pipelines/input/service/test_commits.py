@@ -6,6 +6,8 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError, StateMismatch
@@ -338,14 +340,51 @@ def test_a_state_continues_however_often_it_was_restored_in_vain(service, job_na
     assert sorted(learned) == SQUARES
 
 
+@pytest.fixture(scope="module")
+def shuffled(tmp_path_factory):
+    """Makes datasets of the numbers 0 to 19 that are read in a random order, one for each kind of source."""
+    folder = tmp_path_factory.mktemp("shuffled")
+    pq.write_table(pa.table({"n": range(20)}), folder / "numbers.parquet", row_group_size=1)
+    for number in range(20):
+        (folder / f"{number:02}.txt").touch()
+
+    def make(kind, seed=None):
+        match kind:
+            case "random access":
+                return inputs.from_random_access(range(20), shuffle=True, seed=seed)
+            case "row groups":
+                rows = inputs.from_parquet(str(folder / "numbers.parquet"), shuffle=True, seed=seed)
+                return rows.map(lambda row: row["n"])
+        names = inputs.list_files(str(folder / "*.txt"), shuffle=True, seed=seed)
+        return names.map(lambda name: int(name[-6:-4]))
+
+    return make
+
+
+SHUFFLED = ["random access", "row groups", "names"]
+
+
+@pytest.mark.parametrize("kind", SHUFFLED)
 @pytest.mark.parametrize("mode", ["dynamic", "exactly_once"])
 @pytest.mark.parametrize("options", [{}, {"seed": 5}], ids=["no seed", "a seed of the options"])
-def test_parts_of_a_shuffled_source_have_one_order(service, mode, options):
+def test_parts_of_a_shuffled_source_have_one_order(service, shuffled, mode, options, kind):
     """Splits of a source that is read in a random order are cut from the same order: no element is in two of them."""
-    dataset = inputs.from_random_access(range(20), shuffle=True).options(**options)
+    dataset = shuffled(kind).options(**options)
 
     for made, times in ((dataset.cache(), 1), (dataset.repeat(2), 2)):
         assert sorted(made.distribute(service.target, mode)) == sorted([*range(20)] * times)
+
+
+@pytest.mark.parametrize("kind", SHUFFLED)
+@pytest.mark.parametrize("mode", ["dynamic", "exactly_once"])
+def test_a_shuffled_source_is_read_in_the_order_of_its_seed_and_pass(shuffled, mode, kind):
+    """From one worker as without a service: `list_files` and, under leases, `from_parquet` gave the plain order."""
+    dataset = shuffled(kind, seed=3)
+    with listed(1) as one:
+        found = [list(dataset.distribute(one.target, mode).iterator(epoch=epoch)) for epoch in range(2)]
+
+    assert found == [list(dataset.iterator(epoch=epoch)) for epoch in range(2)]
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize("mode", ["dynamic", "exactly_once"])

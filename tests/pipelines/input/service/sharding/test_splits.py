@@ -94,19 +94,21 @@ def test_splits_are_the_source(sources, kind, most, monkeypatch):
 
     assert all(parts)
     assert sorted(number for part in parts for number in part) == list(range(1_000))
-    assert kind == "shuffled" or max(shares.splits) <= most
+    assert max(shares.splits) <= most
 
 
 def test_a_split_of_several_files_is_described_by_the_first(sources, monkeypatch):
     """With how many there are, and with its rows where they are known."""
     monkeypatch.setattr(splits, "_SPLITS", 2)
-    text, groups = (ShippedGraph.of(sources[kind]).op for kind in ("small files", "small groups"))
+    kinds = ("small files", "small groups", "shuffled names")
+    text, groups, names = (plan_graph(ShippedGraph.of(sources[kind]).op, Options()) for kind in kinds)
 
     assert re.fullmatch(r"split 0: \S*/000.txt, \S*/001.txt and \d+ more", describe_split(text, 0))
     assert re.fullmatch(
         r"split 1: rows 500 to 999 of Parquet, in \S*/small_2.parquet, \S*/small_3.parquet, \S*/small_4.parquet",
         describe_split(groups, 1),
     )
+    assert describe_split(names, 1) == "split 1: places 500 to 999 of the random order of FileNames"
 
 
 @given(sizes=st.lists(st.integers(1, 10_000_000), max_size=1_000))
