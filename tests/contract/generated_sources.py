@@ -43,7 +43,13 @@ def names(draw: Any, folder: Any) -> tuple[Any, Any]:
     for number in range(draw(st.integers(1, 5))):
         (folder / f"{number}.name").write_text("")
     found = sorted(str(path) for path in folder.glob("*.name"))
-    return inputs.list_files(folder / "*.name"), lambda _: found
+    seed = draw(st.none() | st.integers(0, 9))
+    dataset = inputs.list_files(folder / "*.name", shuffle=seed is not None, seed=seed)
+    if seed is None:
+        return dataset, lambda _: found
+    return dataset, lambda epoch: [
+        found[at] for at in np.random.Generator(np.random.PCG64(mix_seed(seed, *epoch))).permutation(len(found))
+    ]
 
 
 def random_access(draw: Any, _: Any) -> tuple[Any, Any]:
