@@ -101,8 +101,11 @@ class Parquet(Op):
             generator = np.random.Generator(np.random.PCG64(mix_seed(self.seed or 0, *opening.epoch)))
             order = generator.permutation(len(self.groups))[self.places or slice(None)].tolist()
         reader = ParquetReader(self, opening.block)
-        rows = [group.rows for group in self.groups]
-        return PartStream(len(rows), reader.read, reader.finish, reader.name, order, rows.__getitem__)
+
+        def count_rows(part: int) -> int:
+            return self.groups[part].rows
+
+        return PartStream(len(self.groups), reader.read, reader.finish, reader.name, order, count_rows)
 
 
 def parquet(
