@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import flight
 
 from benchmarks.figures import Figure, at_least, at_most, median_s, show
@@ -47,7 +48,7 @@ from spanwise.pipelines.input.service.wire.requests import (
     TakeSplits,
 )
 from spanwise.pipelines.input.service.wire.security import Security
-from spanwise.pipelines.input.sources import from_arrow_files
+from spanwise.pipelines.input.sources import from_arrow_files, from_parquet
 from tests.servers import free_ports
 
 ROWS = 2_000_000
@@ -58,6 +59,7 @@ REPLICAS = 2
 WORKERS = 2
 BATCHES = (1_024, 16_384)
 SPLITS = 20_000
+SMALL = 10_000
 JOURNALED = 100_000
 CROWD = 1_000
 CROWD_PROCESSES = 10
@@ -73,6 +75,7 @@ def measured(python: str | None) -> Iterator[Figure]:
         yield from _together(files)
         yield from _apart(files)
         yield from _splits(Path(name))
+        yield _small(Path(name))
         yield _start(Path(name))
         yield from _crowd()
         if python is not None:
@@ -314,6 +317,19 @@ def _splits(folder: Path) -> Iterator[Figure]:
             took_s = time.perf_counter() - begun
         assert taken == SPLITS, f"{taken} of {SPLITS} splits were given"
         yield at_least(f"splits {what}", taken / took_s, "/s", 5_000)
+
+
+def _small(folder: Path) -> Figure:
+    """Row groups of ten rows: if each is opened, leased and fetched by itself, about 60 a second come."""
+    path = folder / "small.parquet"
+    pq.write_table(pa.table({"a": range(10 * SMALL)}), path, row_group_size=10)
+    with Served() as service:
+        batches = from_parquet(str(path)).batch(1_024).distribute(service.target, "exactly_once")
+        begun = time.perf_counter()
+        rows = sum(batch.num_rows for batch in batches)
+        took_s = time.perf_counter() - begun
+    assert rows == 10 * SMALL, f"{rows} rows of {SMALL} row groups were given"
+    return at_least("small row groups read under leases", SMALL / took_s, "/s", 1_000)
 
 
 def _start(folder: Path) -> Figure:
