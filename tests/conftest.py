@@ -163,12 +163,17 @@ def _is_flight_in_use():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
-    """Keeps pandas out until a test needs it: pyarrow imports it for the first list that it converts."""
+    """Keeps pandas out until a test needs it: pyarrow imports it for the first list that it converts.
+
+    The garbage collector waits for the end: it would look through all that is collected, again and again.
+    """
     warm.make_room(60)
     without_pandas.refuse()
+    gc.disable()
     try:
         return (yield)
     finally:
+        gc.enable()
         without_pandas.allow()
 
 
