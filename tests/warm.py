@@ -301,12 +301,23 @@ def _ask_once():
     find_command = importlib.import_module("spanwise.scheduler.cli").find_command
     for name in find_command([]).commands:
         find_command([name])
-    user_code, code_digest, fingerprint = (
-        importlib.import_module(f"spanwise.orchestrator.{name}") for name in ("user_code", "code_digest", "fingerprint")
+    user_code, code_digest, fingerprint, signature, component, artifact = (
+        importlib.import_module(f"spanwise.orchestrator.{name}")
+        for name in ("user_code", "code_digest", "fingerprint", "signature", "component", "artifact")
     )
     user_code.ignore_old_bytecode()
     code_digest.distribution_of("spanwise.resolvers", importlib.import_module("spanwise.resolvers").__file__)
     fingerprint.versions(["spanwise"])
+    for kind in _kinds_of(component.Component):
+        if hasattr(kind, "run"):
+            signature.read_signature(kind)
+    for kind in _kinds_of(artifact.Artifact):
+        artifact.properties_of(kind)
+
+
+def _kinds_of(kind):
+    for each in kind.__subclasses__():
+        yield from (each, *_kinds_of(each))
 
 
 def _modules_below(*packages):
