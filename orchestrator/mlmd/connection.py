@@ -56,6 +56,8 @@ _MOST_TRIES = 3  # of a write; the second may fail because the first was only la
 
 _MAKES_DATABASE = "Creating database"
 
+_LEFT_OPEN = "Transaction already open"
+
 _LOCK_POLL_S, _RESTART_POLL_S = 0.008, 0.4
 
 log = logging.getLogger("spanwise.metadata")
@@ -200,8 +202,9 @@ class StoreConnection:
     def _ask_once(
         self, method: str, arguments: tuple[object, ...], options: dict[str, object], *, writes: bool
     ) -> Proto:
-        """Calls the method; repeats a read once if the connection to a server broke."""
+        """Calls the method; repeats once a read of a server whose connection broke, and what could not begin."""
         repeatable = isinstance(self._where, DatabaseServer) and not writes
+        left_open = False
         while True:
             self.make_ready()
             try:
@@ -216,7 +219,10 @@ class StoreConnection:
                     raise translate_error(error, self._where) from error
                 repeatable = False
             except errors.StatusError as error:
-                raise translate_error(error, self._where) from error
+                # Of the last question, which was answered: its connection broke before that transaction had ended.
+                if left_open or _LEFT_OPEN not in str(error):
+                    raise translate_error(error, self._where) from error
+                self._broken = left_open = True
 
     def suspect(self) -> None:
         """Says that another connection to the server was lost: the next question begins by connecting anew."""

@@ -12,7 +12,7 @@ import pytest
 
 from spanwise.orchestrator.errors import StoreError, StoreUnavailable
 from spanwise.orchestrator.lease import TTL_S
-from spanwise.orchestrator.mlmd import connection, open_store
+from spanwise.orchestrator.mlmd import connection, open_store, sql_reader
 from spanwise.orchestrator.mlmd.location import parse_location
 from spanwise.orchestrator.mlmd.silence import SILENT_S
 from spanwise.orchestrator.run import Run, State
@@ -92,6 +92,19 @@ def test_reading_goes_on_when_the_connection_was_cut(wire, store):
     wire.cut()
 
     assert told(store.execution(made.id)) == told(made)
+
+
+def test_a_question_that_finds_nothing_leaves_no_transaction_open_when_the_connection_breaks(wire, monkeypatch):
+    """Its answer has come, so nobody notices the break; the next question and the next write begin on a new one."""
+    monkeypatch.setattr(sql_reader, "SCHEMA_VERSIONS", ())  # ml-metadata is asked everything
+    with contextlib.closing(open_store(wire.url, deadline_s=10)) as store:
+        store.claim(Claim("warm", "up"))
+        for ask in (lambda: store.find_claim("warm", "up"), lambda: store.claim(Claim("tick", "1"))):
+            wire.drop_the_next_rollback()
+            assert list(store.newest(MODELS)) == []
+            assert not wire.armed
+            ask()
+        assert store.find_claim("tick", "1") is not None
 
 
 @pytest.mark.parametrize("how", BREAKS)

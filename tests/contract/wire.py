@@ -27,7 +27,7 @@ class Wire:
 
     @property
     def armed(self):
-        """Whether the COMMIT whose answer is to be lost is still to come."""
+        """Whether the COMMIT or ROLLBACK at which it is to be cut is still to come."""
         return self._order("armed?")
 
     def cut(self):
@@ -39,6 +39,10 @@ class Wire:
     def delay_the_next_commit(self):
         """Cuts there, but what was sent arrives a moment later: the server had much to do, or waited for a standby."""
         self._order("delay")
+
+    def drop_the_next_rollback(self):
+        """Cuts before it arrives: a question that found nothing has been answered, and its transaction is to end."""
+        self._order("drop")
 
     def go_away(self):
         """Cuts, and accepts nobody until `come_back`, as a server that is restarted."""
@@ -60,13 +64,13 @@ class Wire:
 def _serve(orders, host, port):
     listener = socket.create_server(("127.0.0.1", 0))
     near = listener.getsockname()
-    faults, ends = {"lose": threading.Event(), "delay": threading.Event()}, []
+    faults, ends = {name: threading.Event() for name in ("lose", "delay", "drop")}, []
 
     def accept(listener):
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                ends.append(_Ends(client, socket.create_connection((host, port)), **faults))
+                ends.append(_Ends(client, socket.create_connection((host, port)), faults))
 
     def listen(listener):
         threading.Thread(target=accept, args=(listener,), daemon=True).start()
@@ -75,7 +79,7 @@ def _serve(orders, host, port):
     orders.send(near[1])
     while True:
         match orders.recv():
-            case "lose" | "delay" as order:
+            case "lose" | "delay" | "drop" as order:
                 faults[order].set()
             case "cut" | "away" as order:
                 if order == "away":
@@ -90,8 +94,8 @@ def _serve(orders, host, port):
 
 
 class _Ends:
-    def __init__(self, client, server, lose, delay):
-        self._client, self._server, self._lose, self._delay = client, server, lose, delay
+    def __init__(self, client, server, faults):
+        self._client, self._server, self._faults = client, server, faults
         self._deaf = False
         for source, target in ((client, server), (server, client)):
             threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
@@ -104,14 +108,20 @@ class _Ends:
     def _pass_on(self, source, target):
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                if source is self._client and b"COMMIT" in data.upper() and self._lose.is_set():
-                    self._lose.clear()
+                if source is self._client and self._happens("lose", b"COMMIT", data):
                     self._deaf = True
-                if source is self._client and b"COMMIT" in data.upper() and self._delay.is_set():
-                    self._delay.clear()
+                if source is self._client and self._happens("delay", b"COMMIT", data):
                     self._client.shutdown(socket.SHUT_RDWR)
                     time.sleep(LATE_S)
+                if source is self._client and self._happens("drop", b"ROLLBACK", data):
+                    break
                 if source is self._server and self._deaf:
                     break
                 target.sendall(data)
         self.close()
+
+    def _happens(self, fault, word, data):
+        found = word in data.upper() and self._faults[fault].is_set()
+        if found:
+            self._faults[fault].clear()
+        return found
