@@ -58,6 +58,9 @@ TURN_S = 1.0
 LONGEST_WAIT_S = 30.0
 """The longest wait between two attempts at what keeps failing."""
 
+RESTART_S = 30.0
+"""Metadata that are away for less are not alerted: a database server is restarted now and then, and commands wait."""
+
 JUMP_S = 30.0
 """The wall clock was changed when it differs by more than this from the time that has passed."""
 
@@ -126,6 +129,8 @@ class SchedulerLoop:
         self._peers: frozenset[int] = frozenset()
         self._beat_s = self._look_s = 0.0  # monotonic: when to do it next
         self._failures = 0  # of the metadata store, in a row
+        self._failing_s = 0.0  # monotonic: when the first of them was
+        self._alerted = False  # that it fails
         self._available = False  # it has answered this scheduler
         self._signals: list[int] = []
         self._stopping_s: float | None = None  # monotonic: since when
@@ -190,20 +195,23 @@ class SchedulerLoop:
             raise
         except Exception as error:  # whatever it is, the loop goes on
             self._failures += 1
+            self._failing_s = monotonic if self._failures == 1 else self._failing_s
             self._look_s = monotonic + _wait_s(self._failures)
             known = isinstance(error, SpanwiseError)  # its message is enough
             log.error("metadata-failed", extra={"failures": self._failures, "reason": str(error)}, exc_info=not known)  # noqa: TRY400
             self._count_failure()
-            if self._failures == 1:
+            lasts = self._clock.monotonic() - self._failing_s >= RESTART_S or self._once is not None
+            if not self._alerted and (lasts or not isinstance(error, StoreUnavailable)):
                 self._alerts.send_trouble(METADATA_UNAVAILABLE, error, now)
+                self._alerted = True
             if self._once is not None and not any(one.has_runs for one in self.schedulers.values()):
                 raise  # the next call takes what is due; calls from cron that wait would become ever more
             return
-        if self._failures:
+        if self._alerted:
             self._alerts.send_recovery(METADATA_UNAVAILABLE, "it is available again", now)
         elif not self._available:
             self._alerts.end_earlier(METADATA_UNAVAILABLE, "it is available again", now)
-        self._failures, self._available = 0, True
+        self._failures, self._alerted, self._available = 0, False, True
 
     def _step(self, one: PipelineScheduler, store: Store, now: datetime, monotonic: float) -> None:
         """Steps one pipeline; its failure stops no other."""

@@ -259,6 +259,7 @@ def test_what_a_scheduler_alerted_of_itself_recovers_when_it_is_started_again(lo
     with monkeypatch.context() as patch:
         patch.setattr(root, "open_for_writing", unavailable)
         loop.turn(timedelta(hours=1))
+        loop.turn(timedelta(seconds=30))
     loop.cron.close()
     told = waiting(loop)
 
@@ -489,13 +490,31 @@ def test_while_the_metadata_are_locked_nothing_is_lost(loop, monkeypatch):
     with (loop.folder / "root" / "metadata.db.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         loop.turn(timedelta(hours=1))
-        loop.turn(timedelta(seconds=5))
+        loop.turn(timedelta(seconds=30))
         assert loop.jobs == []
         assert loop.told == ["scheduler: metadata store unavailable"]
     loop.turn(timedelta(minutes=1))
 
     assert loop.jobs == [("first", "2026-03-01T13:00Z")]
     assert loop.told[1:] == ["scheduler recovered: it is available again"]
+
+
+def test_a_database_server_that_is_restarted_is_no_alert(loop, monkeypatch):
+    """It is asked again and again; only one that is away for as long as a command waits is alerted, once."""
+    loop.open(loop.write("first"))
+    loop.turn()
+    for seconds in (29, 60):
+        with monkeypatch.context() as patch:
+            patch.setattr(root, "open_for_writing", unavailable)
+            loop.turn(timedelta(hours=1))
+            for _ in range(seconds):
+                loop.turn(timedelta(seconds=1))
+        told = list(loop.told)
+        loop.turn(timedelta(seconds=30))
+
+        assert told == ([] if seconds < 30 else ["scheduler: metadata store unavailable"])
+        assert loop.told == [*told, *(["scheduler recovered: it is available again"] if told else [])]
+        assert [tick for _, tick in loop.jobs] == ["2026-03-01T13:00Z"]
 
 
 def test_a_call_from_cron_does_not_wait_for_the_metadata(loop, monkeypatch, caplog):
