@@ -180,14 +180,14 @@ test-dataflow: $(BIN)/python  ## Make templates of Dataflow, and run what was st
 	SPANWISE_TEST_DATAFLOW=1 tests/contract/buckets.sh $(VENV)/storage $(VENV)/dataflow/bin/python -m pytest -n 0 -W default tests/scenario/test_dataflow_template.py
 
 # Without it, database servers are tested only where they are installed already.
-test-sql: $(VENV)/.dev  ## Run the tests of queries, of the web page and of reading the metadata on a PostgreSQL and a MariaDB of their own; installs Debian's where they are missing
+test-sql: $(VENV)/.dev  ## Run the tests of queries, of the web page, of reading the metadata and of servers that go away on a PostgreSQL and a MariaDB of their own; installs Debian's where they are missing
 	@{ ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v initdb >/dev/null; } && command -v mariadbd >/dev/null || { \
 	    echo "Installing PostgreSQL and MariaDB"; \
 	    apt-get install --yes --no-install-recommends postgresql mariadb-server >/dev/null; } || \
 	    { echo "A database server is missing, and apt-get could not install it: apt-get install postgresql mariadb-server" >&2; exit 1; }
-	SPANWISE_TEST_SQL=1 $(BIN)/python -m pytest -n 0 tests/components/ingest/test_query_example_gen.py
+	SPANWISE_TEST_SQL=1 $(BIN)/python -m pytest -n 0 tests/components/ingest/test_query_example_gen.py tests/scenario/test_outage.py
 	tests/contract/databases.sh $(BIN)/python -m pytest -n 0 tests/scheduler/web/test_database_servers.py \
-	    tests/contract/test_store_readings.py tests/contract/test_store_sessions.py
+	    tests/contract/test_store_readings.py tests/contract/test_store_sessions.py tests/contract/test_store_servers.py
 
 # TFDV has no wheels for later Pythons. Beam from 2.60 on lacks what tfx-bsl imports.
 test-peers: $(VENV)/.dev  ## Compare statistics, transforms and metrics with TFDV, TensorFlow Transform and TFMA; needs Python 3.10

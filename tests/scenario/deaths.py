@@ -1,7 +1,8 @@
 """Deaths and restores in a history: a command that ends in its middle, and a root that is as it was before.
 
 With the doubles of `inline` a command dies between two calls of its store: from then on the store answers nothing, and
-the process that held the lease is gone. With real processes it is killed by SIGKILL at a moment drawn by chance.
+the process that held the lease is gone. Or the store is only away, which the command has to cope with until it ends.
+With real processes it is killed by SIGKILL at a moment drawn by chance.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import process
+from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import MemoryStore
 from tests.scenario.processes import Marked, kill
@@ -34,10 +36,10 @@ class Died(BaseException):
 
 
 class MortalStore:
-    """A store whose process dies at one of its calls, before or after that call has done its work."""
+    """A store whose process dies at one of its calls, before or after that call has done its work; or that is away."""
 
-    def __init__(self, store: MemoryStore, calls: int, *, before: bool) -> None:
-        self._store, self._left, self._before = store, calls, before
+    def __init__(self, store: MemoryStore, calls: int, *, before: bool, end: BaseException) -> None:
+        self._store, self._left, self._before, self._end = store, calls, before, end
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._store, name)
@@ -47,10 +49,10 @@ class MortalStore:
         def mortal(*arguments: object, **named: object) -> object:
             self._left -= 1
             if self._left < 0 or (self._left == 0 and self._before):
-                raise Died
+                raise self._end
             answer = call(*arguments, **named)
             if self._left == 0:
-                raise Died
+                raise self._end
             return answer
 
         return mortal
@@ -70,10 +72,13 @@ class InlineDeaths:
         self._folder, self._store, self._monkeypatch = folder, store, monkeypatch
         self._saved: dict[str, object] = {}
 
-    def kill_during(self, call: Callable[[], object], moment: float) -> None:
-        """Calls a command that dies at this moment: from 0, before its first call of the store, to 1."""
-        calls = int(moment * 2 * CALLS)
-        mortal = MortalStore(self._store, 1 + calls // 2, before=bool(calls % 2))
+    def kill_during(self, call: Callable[[], object], moment: float, *, outage: bool = False) -> None:
+        """Calls a command that dies at this moment: from 0, before its first call of the store, to 1.
+
+        In an `outage` it does not die: the store is away from then on.
+        """
+        calls, end = int(moment * 2 * CALLS), StoreUnavailable("The metadata is away.") if outage else Died()
+        mortal = MortalStore(self._store, 1 + calls // 2, before=bool(calls % 2), end=end)
 
         @contextlib.contextmanager
         def opened(_settings: object, **_: object) -> Iterator[MortalStore]:

@@ -115,11 +115,11 @@ class Bench:
         self._loaded: list[str] = []  #: under which names the pipeline's file is imported
         self._values: dict[str, int] = {}  #: of examples, by the digest of their files
 
-    def kill_during(self, words: list[str], moment: float) -> None:
+    def kill_during(self, words: list[str], moment: float, *, outage: bool = False) -> None:
         if isinstance(self.deaths, RealDeaths):
             self.deaths.kill_during(words, moment)
         else:
-            self.deaths.kill_during(lambda: self.spanwise(*words), moment)
+            self.deaths.kill_during(lambda: self.spanwise(*words), moment, outage=outage)
 
     def spanwise(self, *words: str) -> int:
         file = str(self.folder / "system.py")
@@ -379,7 +379,7 @@ class Story:
         yield run(self.bench, max(self.day, FIRST), self.code)
 
     def _kill(self) -> Iterator[Step]:
-        """A run dies somewhere; then something else is done, or the same once more."""
+        """A run dies somewhere, or loses the metadata; then something else is done, or the same once more."""
         span, moment = max(self.day, FIRST), self.chance.random()
         words = ["run", "system.py", "--param", f"code={self.code}"]
         kind = self.chance.choice(["run", "run", "correct", "ingest", "train"])
@@ -388,7 +388,7 @@ class Story:
             yield from self._arrive(span, self._value())
         more = {"ingest": ["--to", "Check"], "train": ["--from", "Window"]}.get(kind, [])
         named = [] if kind == "train" else ["--span", str(span)]
-        yield death(self.bench, [*words, *named, *more], moment)
+        yield death(self.bench, [*words, *named, *more], moment, outage=self.chance.random() < 0.4)
         if self.chance.random() < 0.5:
             yield run(self.bench, span, self.code)
 
@@ -415,7 +415,8 @@ class Story:
             "--keep-last",
             self.chance.choice("001"),
         ]
-        yield collection(self.bench, words, self.chance.random() if died else None)
+        outage = self.chance.random() < 0.4
+        yield collection(self.bench, words, self.chance.random() if died else None, outage=outage)
         if by_file:
             yield run(self.bench, max(self.day, FIRST), self.code)
 
@@ -565,12 +566,12 @@ def strictly(bench: Bench, words: list[str], expect: Callable[[SystemModel], Lea
     return Step(f"spanwise {' '.join(words)}", take)
 
 
-def death(bench: Bench, words: list[str], moment: float) -> Step:
-    """A command that dies at a moment. What was recorded by then holds, and nothing else; the next command copes."""
+def death(bench: Bench, words: list[str], moment: float, *, outage: bool) -> Step:
+    """A command that dies at a moment, or to which the metadata are away from then on. What was recorded by then holds, and nothing else; the next command copes."""
 
     def take(model: SystemModel) -> None:
         before = bench.runs()
-        bench.kill_during(words, moment)
+        bench.kill_during(words, moment, outage=outage)
         for number in range(before + 1, bench.runs() + 1):
             done, failed = bench.ended(number)
             judged, learned = None, None
@@ -589,11 +590,11 @@ def death(bench: Bench, words: list[str], moment: float) -> Step:
                 assert "Judge" in done
                 model.serve(learned, recorded=False)
 
-    return Step(f"spanwise {' '.join(words)}, killed at {moment:.3f}", take)
+    return Step(f"spanwise {' '.join(words)}, {'without metadata from' if outage else 'killed at'} {moment:.3f}", take)
 
 
-def collection(bench: Bench, words: list[str], moment: float | None) -> Step:
-    """A collection that keeps nothing for its own sake, or one that dies."""
+def collection(bench: Bench, words: list[str], moment: float | None, *, outage: bool) -> Step:
+    """A collection that keeps nothing for its own sake, or one that dies or loses the metadata."""
 
     def take(model: SystemModel) -> None:
         if not bench.runs():
@@ -603,7 +604,7 @@ def collection(bench: Bench, words: list[str], moment: float | None) -> Step:
         if moment is None:
             assert bench.spanwise(*words) == 0
         else:
-            bench.kill_during(words, moment)
+            bench.kill_during(words, moment, outage=outage)
         model.collect(bench.gone(), {bench.learned_by(name) for name in bench.models()})
         assert not ("system.py" in words and wanted & model.gone), "the window wants what was collected"
 
