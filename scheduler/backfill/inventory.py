@@ -98,6 +98,14 @@ def arrived_versions(sources: Iterable[IngestInventory]) -> dict[int, dict[str, 
     }
 
 
+def lone_versions(sources: Iterable[IngestInventory]) -> dict[str, tuple[int, ...]]:
+    """The spans of each node that it has not ingested at that version, and of which another node has no input."""
+    every = list(sources)
+    shared = ready_versions(every)
+    lone = {s.node: tuple(sorted(n for n in s.ready if n not in shared and not _is_ingested(s, n))) for s in every}
+    return {node: spans for node, spans in lone.items() if spans}
+
+
 def _is_ingested(source: IngestInventory, span: int) -> bool:
     return span in source.published and _order(source.ready[span]) <= _order(source.published[span])
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.errors import UsageError
@@ -19,6 +19,7 @@ from spanwise.scheduler.backfill.inventory import (
     InputChangeMarker,
     arrived_versions,
     find_ingest_nodes,
+    lone_versions,
     ready_versions,
     take_inventory,
 )
@@ -52,6 +53,7 @@ class ReadyData:
     newest: int | None  #: span; None if there is none
     divided: bool  #: ingestion can run without training
     arrivals: tuple[Arrival, ...]  #: the oldest first
+    lone: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  #: by node, spans of which others have no input
 
 
 def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyData:
@@ -83,6 +85,7 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
     return ReadyData(
         newest=newest,
         divided=INGEST in completed_parts(pipeline, pipeline.order),
+        lone=lone_versions(sources),
         arrivals=tuple(
             Arrival(
                 span=span, name=_name(pipeline, calendar, span, versions, marked=span in read), in_window=span in read
@@ -143,11 +146,13 @@ def decide_arrival(due: Sequence[Arrival], ready: ReadyData, untrained: TickReco
 
 def describe_awaited(ready: ReadyData, settling: Sequence[int], calendar: Calendar, settle_s: float) -> str:
     """What a pipeline waits for when no run is due for it."""
+    lone = [f"{node} has {format_spans(spans, calendar)}" for node, spans in ready.lone.items()]
+    more = f"; {', '.join(lone)}, of which other nodes have no input" if lone else ""
     if settling:
-        return f"{format_spans(settling, calendar)} must not have changed for {format_duration(settle_s)}"
+        return f"{format_spans(settling, calendar)} must not have changed for {format_duration(settle_s)}{more}"
     if ready.newest is None:
-        return "its first span; none has input in every node that ingests"
-    return f"a span after {calendar.label(ready.newest)}, or a newer version of one that a window reads"
+        return f"its first span; none has input in every node that ingests{more}"
+    return f"a span after {calendar.label(ready.newest)}, or a newer version of one that a window reads{more}"
 
 
 def find_untrained(records: Iterable[TickRecord], pending: Collection[int]) -> TickRecord | None:

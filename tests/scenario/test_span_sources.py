@@ -1,11 +1,13 @@
 """Several ExampleGens in one pipeline, each with spans and a calendar of its own, by the command line."""
 
+import contextlib
 import json
 import re
 import shlex
 
 import pytest
 
+from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.scheduler.web.queries.model_metrics import read_trained
 from tests.scheduler import conftest
 from tests.scheduler.web import conftest as pages
@@ -375,6 +377,25 @@ def test_a_corrected_span_of_one_node_is_found_though_another_node_has_no_input_
     (option,) = re.findall(r"--span \S+", out)
     assert spanwise("backfill", "late.py", *option.split())[0] == 0
     assert spanwise("backfill", "late.py", "--stale")[0] == 0
+
+
+def test_a_watcher_says_which_node_has_a_span_that_others_lack(late, folder):
+    """A correction of clicks waits for labels of that day, and not without a word."""
+    from spanwise.orchestrator.mlmd import open_store
+    from spanwise.scheduler.daemon.arrival import ReadyData, describe_awaited, find_ready
+    from spanwise.scheduler.project.load import load
+
+    late("clicks/2026-11-21/v2")
+    loaded = load("late.py")
+    with contextlib.closing(open_store(str(folder / ".spanwise/metadata.db"))) as store:
+        found = find_ready(loaded.pipeline, loaded.calendar, store)
+
+    assert not found.arrivals
+    assert found.lone == {"clicks": (20778,)}
+    assert from_plain(ReadyData, json.loads(json.dumps(to_plain(found)))) == found
+    assert describe_awaited(found, [], loaded.calendar, 60.0).endswith(
+        "; clicks has 2026-11-21, of which other nodes have no input"
+    )
 
 
 def test_a_corrected_span_that_no_window_reads_needs_no_backfill(late, spanwise):

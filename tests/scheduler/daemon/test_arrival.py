@@ -57,6 +57,11 @@ def entry(part: str, outcome: TickOutcome | None, span: int | None = 5, number: 
         ),
         (ready(19846), [], "a span after 2024-05-03, or a newer version of one that a window reads"),
         (ready(19846), [19845, 19846], "2024-05-02 to 2024-05-03 must not have changed for 1 min 00 s"),
+        (
+            replace(ready(19846), lone={"a": (19847,)}),
+            [19846],
+            "2024-05-03 must not have changed for 1 min 00 s; a has 2024-05-04, of which other nodes have no input",
+        ),
     ],
 )
 def test_a_watcher_says_what_it_waits_for(found: ReadyData, settling: list[int], awaited: str) -> None:
