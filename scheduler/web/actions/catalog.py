@@ -76,7 +76,8 @@ def _backfill(form: Form) -> list[str]:
     first, last = form.get("first", "").strip(), form.get("last", "").strip()
     what = ["--missed"] if form.get("missed") else ["--stale"] if form.get("stale") else []
     if first and not what:
-        what = [f"--span={first}..{last}" if last and last != first else f"--span={first}"]
+        named = f"{node}={first}" if (node := form.get("node", "").strip()) else first
+        what = [f"--span={named}..{last}" if last and last != first else f"--span={named}"]
     options = [f"--{name.replace('_', '-')}" for name in ("train_once", "skip_absent", "warm_start") if form.get(name)]
     return ["backfill", *what, *options, *_arguments(form), "--", form["file"]]
 
@@ -133,6 +134,7 @@ _ALL = (
             _FILE,
             FormField(name="first", label="First span", required=False),
             FormField(name="last", label="Last span", required=False),
+            FormField(name="node", label="Node", required=False, hint="whose spans these are, where several ingest"),
             _PARAMS,
             FormField(name="missed", label="All missed ticks", required=False, check=True),
             FormField(name="stale", label="All spans with a newer version", required=False, check=True),

@@ -48,6 +48,13 @@ def test_an_action_is_a_command_that_can_be_typed(name, monkeypatch):
         assert "why; not" in (context.params.get("because"), context.params.get("why"))
 
 
+def test_a_range_of_one_node_is_backfilled_by_itself():
+    """As it is shown on the page of its spans."""
+    form = {"file": "f.py", "first": "2024-05-01", "last": "2024-05-03", "node": "clicks"}
+
+    assert ACTIONS["backfill"].words(form) == ["backfill", "--span=clicks=2024-05-01..2024-05-03", "--", "f.py"]
+
+
 def test_a_form_names_what_it_will_do_and_the_command(past, page):
     """Before anything is started; what is missing is asked for."""
     a_week(past)
