@@ -16,7 +16,7 @@ from spanwise.orchestrator.serving import Push, newest_push
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, is_heard, read_scheduler
 from spanwise.scheduler.ledger.pauses import SchedulePause
-from spanwise.scheduler.ledger.schedules import ScheduleRecord
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open
 from spanwise.scheduler.schedule.due import ON_TIME_S, find_due, must_wait
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
@@ -106,8 +106,13 @@ def last_push(store: Store, schedule: ScheduleRecord) -> datetime | None:
 
 
 def newest_pushes(store: Store, schedule: ScheduleRecord) -> list[Push]:
-    """The last push of each of its Pushers that has pushed."""
-    pushers = (Address(pipeline_of(schedule.key), *place.split("/")) for place in schedule.pushes)
+    """The last push of each of its Pushers that has pushed, also of those that were renamed since; none without any."""
+    pipeline, places = pipeline_of(schedule.key), [*schedule.pushes]
+    if schedule.pushes and schedule.pushed_before:
+        every = (read_schedule(store, key) for key in list_keys(store, pipeline))
+        elsewhere = {place for known in every if known is not None for place in known.pushes}
+        places += [place for place in schedule.pushed_before if place not in elsewhere]
+    pushers = (Address(pipeline, *place.split("/")) for place in places)
     return [push for pusher in pushers if (push := newest_push(store, pusher)) is not None]
 
 

@@ -31,6 +31,7 @@ class ScheduleRecord:
     folder: str = ""  #: of the scheduler that loaded it: relative paths of its pipeline are of this folder
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
+    pushed_before: tuple[str, ...] = ()  #: where they were found before, as its file was then
     last_nodes: tuple[str, ...] = ()  #: a complete run that has them has done what it is for
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     replaced: bool = False  #: the pipeline has another schedule now, or its file none of it
@@ -48,7 +49,9 @@ def put_schedule(store: Store, loaded: ScheduleRecord) -> ScheduleRecord:
         _note_parts(store, loaded)
         known = read_schedule(store, loaded.key)
         if known is not None:
-            current = loaded if known.replaced else replace(loaded, since=known.since)
+            earlier = dict.fromkeys([*known.pushed_before, *known.pushes])
+            before = tuple(place for place in earlier if place not in loaded.pushes)
+            current = replace(loaded, since=loaded.since if known.replaced else known.since, pushed_before=before)
             if current != known:
                 _replace_others(store, loaded)
                 store.amend(_claim(current))

@@ -44,7 +44,6 @@ STEPS = 16
 SIZE = 2  # spans of the window
 MANY = 21  # runs that do something else
 ENDS = {State.COMPLETE: "COMPLETE", State.CACHED: "COMPLETE", State.FAILED: "FAIL"}
-PUSHES = ("Pusher/pushed_model", "Deploy/pushed_model")
 
 PIPELINE = '''
 """Ingests, checks, learns what it read, judges, exports, pushes."""
@@ -252,8 +251,13 @@ class Life:
         (folder / "lake").mkdir()
         self.opened = [Client(settings.read(folder=folder)) for _ in range(2)]
         self.kept, _ = self.sites = [WebSite(each, make_policy("127.0.0.1", tokens={})) for each in self.opened]
+        self.load_schedule()
+
+    def load_schedule(self) -> None:
+        """A scheduler reads the file."""
         table = Timetable("facts", cron="0 3 * * *", span=days_before(1), freshness=timedelta(days=1))
-        put_schedule(store, ScheduleRecord(timetable=table, since=datetime.now(UTC), pushes=PUSHES))
+        pushes = (f"{self.pusher}/pushed_model",)
+        put_schedule(self.store, ScheduleRecord(timetable=table, since=datetime.now(UTC), pushes=pushes))
 
     def spanwise(self, *words: str) -> int:
         self.log.append(" ".join(words))
@@ -423,6 +427,7 @@ class Life:
 
     def rename(self) -> None:
         self.trainer, self.pusher = self.chance.choice(["Learn", "Fit"]), self.chance.choice(["Pusher", "Deploy"])
+        self.load_schedule()
         self.run(len(self.truth.lake))
 
     def do_something_else(self) -> None:

@@ -144,10 +144,10 @@ def test_output_of_a_run_on_another_host_is_progress(tmp_path: Path) -> None:
     assert seen == sorted(set(seen))
 
 
-def push(store: MemoryStore, *, pushed: int, model: int = 1, reason: str | None = None) -> None:
+def push(store: MemoryStore, *, pushed: int, model: int = 1, reason: str | None = None, node: str = "Pusher") -> None:
     """A run of a Pusher, as the publisher records it."""
     run = store.begin_run(Run(pipeline="p"))
-    execution = store.begin(Execution(pipeline="p", run=run.number, node="Pusher"))
+    execution = store.begin(Execution(pipeline="p", run=run.number, node=node))
     facts = {"pushed": pushed, "model": f"p/Trainer/model/{model}", "pushed_destination": f"/serving/{model}"}
     output = PushedModel("/root/pushed", properties={**facts, "reason": reason})
     claims = claim_pushes(store, execution, [output])
@@ -185,3 +185,23 @@ def test_the_last_push_is_known_after_any_number_of_refused_models() -> None:
         push(store, pushed=0, model=2 + number, reason="not pushed: it is worse")
 
     assert last_push(store, known) == NOON
+
+
+def test_the_last_push_is_known_after_its_pusher_was_renamed() -> None:
+    """Also once it is renamed back; it was said that no model was ever pushed. What another part pushes now is not meant."""
+    times = FakeClock(NOON)
+    store = MemoryStore(times)
+    known = ScheduleRecord(timetable=HOURLY, since=NOON, pushes=("Pusher/pushed_model",))
+    renamed = replace(known, pushes=("Deploy/pushed_model",))
+    put_schedule(store, known)
+    push(store, pushed=1)
+
+    assert last_push(store, put_schedule(store, renamed)) == NOON
+    times.sleep(60)
+    push(store, pushed=1, model=2, node="Deploy")
+    for loaded in (renamed, known, renamed):
+        assert last_push(store, put_schedule(store, loaded)) == NOON + MINUTE
+    assert last_push(store, put_schedule(store, replace(known, pushes=()))) is None
+    part = replace(HOURLY, pipeline="p:data")
+    put_schedule(store, replace(known, timetable=part, pushes=("Deploy/pushed_model",)))
+    assert last_push(store, put_schedule(store, known)) == NOON
