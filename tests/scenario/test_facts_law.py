@@ -247,6 +247,7 @@ class Life:
         self.log: list[str] = []
         self.score, self.trainer, self.pusher = 1, "Learn", "Pusher"
         self.moments = [datetime.now(UTC)]
+        self.pinned: set[str] = set()
         (folder / "facts.py").write_text(PIPELINE)
         (folder / "lake").mkdir()
         self.opened = [Client(settings.read(folder=folder)) for _ in range(2)]
@@ -276,7 +277,7 @@ class Life:
 
     def step(self) -> None:
         kinds = {self.pass_day: 5, self.correct: 3, self.retrain: 3, self.ingest: 2, self.stop_judge: 2, self.judge_again: 2,
-                 self.replay: 1, self.rule: 3, self.roll_back: 2, self.judge_span: 2, self.collect: 2, self.rename: 1,
+                 self.replay: 1, self.rule: 3, self.roll_back: 2, self.judge_span: 2, self.collect: 2, self.pin: 1, self.rename: 1,
                  self.die: 2, self.do_something_else: 1}  # fmt: skip
         (kind,) = self.chance.choices(list(kinds), list(kinds.values()))
         (kind if self.truth.states else self.pass_day)()
@@ -418,12 +419,18 @@ class Life:
         words = ["gc", "facts.py", "--keep-younger", "0s", "--keep-last", "0"]
         (plan,) = self.ask(*words, "--dry-run")
         planned = {each["name"] for each in plan["artifacts"]}
+        assert not planned & self.pinned
         self.begin()
         assert self.spanwise(*words) == 0
         (then,) = self.ask(*words, "--dry-run")
         assert then["artifacts"] == []
         self.truth.collected |= planned
         assert {each["artifact"] for each in plan["kept"]} == {each["artifact"] for each in then["kept"]}
+
+    def pin(self) -> None:
+        name = self.chance.choice([a.name for a in self.store._artifacts.values()] or [""])
+        if name and name not in self.truth.collected and self.spanwise("pin", name) == 0:
+            self.pinned.add(name)
 
     def rename(self) -> None:
         self.trainer, self.pusher = self.chance.choice(["Learn", "Fit"]), self.chance.choice(["Pusher", "Deploy"])
@@ -520,6 +527,8 @@ class Life:
     def check_runs(self, listed: list[Any]) -> None:
         assert [each["state"] for each in reversed(listed)] == [state.value for state in self.truth.states]
         assert self.ask("runs", "--limit", "1000") == listed
+        name = self.chance.choice(listed)["run"]
+        assert self.ask("show", name) == self.answer(self.sites[1], f"/api/runs/{name}")
 
     def check_spans(self, listed: list[Any] | None) -> None:
         truth = self.truth
@@ -529,18 +538,19 @@ class Life:
             each["span"]: truth.status(each["span"]) for each in listed
         }
         assert {each["span"] for each in listed if each["in_window"]} == {e.span for e in truth.window}
-        for each in listed:
-            edition = truth.current(each["span"])
-            assert each["version"] == (None if edition is None else edition.version)
-            if edition is None:
-                continue
-            found = self.ask("tainted", "--span", str(edition.span), "--version", str(edition.version))
-            read = [m for m in truth.models if edition in m.window]
-            exports = [m.exported for m in read if m.exported]
-            named = {m["name"] for m in found["models"]}
-            assert {name for name in named if "@" not in name} == {*(m.name for m in read), *exports}
-            serving = truth.serves is not None and edition in truth.serves.window
-            assert bool(found["serving"]) is serving
+        versions = {
+            span: None if (e := truth.current(span)) is None else e.version for span in (s["span"] for s in listed)
+        }
+        assert {each["span"]: each["version"] for each in listed} == versions
+        if not truth.given:
+            return
+        edition = self.chance.choice(truth.given)
+        found = self.ask("tainted", "--span", str(edition.span), "--version", str(edition.version))
+        read = [m for m in truth.models if edition in m.window]
+        exports = [m.exported for m in read if m.exported]
+        named = {m["name"] for m in found["models"]}
+        assert {name for name in named if "@" not in name} == {*(m.name for m in read), *exports}
+        assert bool(found["serving"]) is (truth.serves is not None and edition in truth.serves.window)
 
     def check_collected(self) -> None:
         for artifact in list(self.store._artifacts.values()):
