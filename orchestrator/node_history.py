@@ -13,7 +13,7 @@ from spanwise.orchestrator.store import Store
 _RUNS = 1000
 """How many of the newest runs are looked through."""
 
-_AT_ONCE = (3, 17, 80, 900)  # runs; the first have most nodes
+_AT_ONCE = (3, 17, 80, 300, 300, 300)  # runs; the first have most nodes
 
 
 def find_newest_successes(store: Store, pipeline: str) -> dict[str, Execution]:

@@ -1,0 +1,44 @@
+"""The newest success of each node, from records alone."""
+
+from dataclasses import replace
+
+from spanwise.orchestrator.node_history import find_newest_successes
+from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.store import MemoryStore
+
+
+def done(store, nodes, *, times=1, state=State.COMPLETE, replay=False, **facts):
+    """So many runs of these nodes; returns the number of the last."""
+    for _ in range(times):
+        run = store.begin_run(Run(pipeline="p", nodes=nodes, replay=replay))
+        for node in nodes:
+            begun = store.begin(Execution(pipeline="p", run=run.number, node=node, replay=replay))
+            store.publish(replace(begun, state=state, **facts))
+    return run.number
+
+
+def newest(store):
+    return {node: execution.run for node, execution in find_newest_successes(store, "p").items()}
+
+
+def test_the_newest_success_of_a_node_is_found_behind_many_runs_of_others():
+    """And of its own that failed; the newest comes first, and a node that is gone is there still."""
+    store = MemoryStore()
+    trained = done(store, ("Ingest", "Train"))
+    gone = done(store, ("Renamed",))
+    done(store, ("Ingest", "Train"), times=30, state=State.FAILED)
+    ingested = done(store, ("Ingest",), times=120)
+
+    assert list(newest(store).items()) == [("Ingest", ingested), ("Renamed", gone), ("Train", trained)]
+
+
+def test_what_was_not_done_is_no_success():
+    """A choice, what a base run has supplied, and a replay; a result of the cache is one."""
+    store = MemoryStore()
+    done(store, ("Train",))
+    cached = done(store, ("Train",), state=State.CACHED, reused=1, key="k")
+    done(store, ("Train",), state=State.CACHED, reused=1)
+    done(store, ("Window",), state=State.CACHED)
+    done(store, ("Train", "Push"), replay=True)
+
+    assert newest(store) == {"Train": cached}
