@@ -14,7 +14,7 @@ from spanwise.pipelines.input.op import Element, State
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.job import JobSettings
 from spanwise.pipelines.input.service.client.lease_session import LeaseSession
-from spanwise.pipelines.input.service.client.leases import LeasedSplit, Place
+from spanwise.pipelines.input.service.client.leases import LEASES, LeasedSplit, Place, size_leases
 from spanwise.pipelines.input.service.client.losses import ATTEMPTS
 from spanwise.pipelines.input.service.client.reader import BUFFER_BYTES, POLL_S, REPLY_BYTES, RETRY_S, Item, JobReader
 from spanwise.pipelines.input.service.wire.connection import (
@@ -26,17 +26,8 @@ from spanwise.pipelines.input.service.wire.connection import (
 )
 from spanwise.pipelines.input.service.wire.requests import Fetch
 
-_LEASES: Final = 4
-"""How many splits a consumer holds for each worker; when half of them are left it leases more."""
-
-_SMALL_LEASES: Final = 16
-"""How many of splits that are small."""
-
 _TOGETHER_S: Final = 0.02
 """How long a commit waits for others that can travel with it."""
-
-_SHORT_S: Final = 0.1
-"""If half of them last less than this, splits are small: it leases twice as many."""
 
 _QUIET_S: Final = 0.5
 """After how long the dispatcher hears of a consumer that has nothing to say, and is asked for new workers."""
@@ -63,8 +54,9 @@ class LeaseReader(JobReader):
         self._workers: tuple[str, ...] = ()
         self._is_starved = False  # whether nothing can be read before the dispatcher has news
         self._is_dealt = False  # whether the dispatcher has no more splits, so that others may wait for the end
-        self._leases = _LEASES  # for each worker
-        self._leased_at = self._look_at = time.monotonic()
+        self._leases = LEASES  # for each worker
+        self._leased: tuple[float, float] | None = None  # when, and how long it had waited for elements by then
+        self._look_at = time.monotonic()
         lock = threading.RLock()
         self._to_say = threading.Condition(lock)  # wakes the thread that speaks to the dispatcher
         self._exchanging = threading.Lock()
@@ -197,12 +189,14 @@ class LeaseReader(JobReader):
         return self._leases * len(self._workers)
 
     def _size_leases(self) -> None:
-        """Sees whether the next splits are small, if it is about to lease some."""
+        """Sees how many splits it needs, if it is about to lease some."""
         with self._changed:
-            if self._is_dealt or self._course.ahead > self._most // 2:
+            if self._is_dealt or not self._workers or self._course.ahead > self._most // 2:
                 return
-        lasted_s, self._leased_at = time.monotonic() - self._leased_at, time.monotonic()
-        self._leases = min(2 * self._leases, _SMALL_LEASES) if lasted_s < _SHORT_S else _LEASES
+            now, before = (time.monotonic(), self._waited_s), self._leased
+        if before is not None:
+            self._leases = size_leases(self._leases, now[0] - before[0], now[1] - before[1])
+        self._leased = now
 
     @property
     def _is_at_end(self) -> bool:

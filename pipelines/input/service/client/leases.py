@@ -15,6 +15,30 @@ from typing import Final, Generic, NamedTuple, TypeVar
 _Item = TypeVar("_Item")
 
 
+LEASES: Final = 4
+"""How many splits a consumer holds for each worker; when half of them are left it leases more."""
+
+_SMALL_LEASES: Final = 16
+"""How many of splits that are small: when half of them lasted less than `_SHORT_S`, it leases twice as many."""
+
+_FEW_LEASES: Final = 2
+"""How many if half of them lasted longer than `_LONG_S`, and it hardly waited: others may wait for it at the end."""
+
+_SHORT_S: Final = 0.1
+_LONG_S: Final = 1.0
+_HARDLY: Final = 0.01  # of the time
+
+
+def size_leases(before: int, lasted_s: float, waited_s: float) -> int:
+    """How many splits a consumer leases next for each worker.
+
+    Half of those before lasted so long, and so much of that it waited for elements.
+    """
+    if lasted_s < _SHORT_S:
+        return min(2 * before, _SMALL_LEASES)
+    return _FEW_LEASES if lasted_s > _LONG_S and waited_s < _HARDLY * lasted_s else LEASES
+
+
 class Place(NamedTuple):
     """A place in the course."""
 

@@ -409,3 +409,12 @@ def test_rounds_that_give_nothing_do_not_end_a_count_of_rounds(mode):
     with listed(1) as one, zeros.distribute(one.target, mode).iterator(epoch=0) as elements:
         assert list(elements) == expected
     assert 0 < len(expected) < 40
+
+
+def test_a_consumer_begins_with_four_splits_for_each_worker(service):
+    """It knows nothing of their size yet: it took those that it has used in no time for small, and leased eight."""
+    with squares(service, "exactly_once", job_name="begins").iterator() as elements:
+        next(elements)
+        leased = {job["name"]: job["splits_leased"] for job in service.dispatcher.status()["jobs"]}
+
+    assert leased["begins"] == 8

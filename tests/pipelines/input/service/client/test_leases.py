@@ -1,9 +1,26 @@
 """The course of a consumer through its splits: from every place it goes on with the same elements."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanwise.pipelines.input.service.client.leases import LeaseCourse, Place
+from spanwise.pipelines.input.service.client.leases import LeaseCourse, Place, size_leases
+
+
+@pytest.mark.parametrize(
+    ("before", "lasted_s", "waited_s", "then"),
+    [
+        pytest.param(4, 0.05, 0.05, 8, id="small ones: more, so that it asks seldom"),
+        pytest.param(16, 0.05, 0.0, 16, id="but not any number"),
+        pytest.param(16, 0.5, 0.0, 4, id="larger ones"),
+        pytest.param(4, 60.0, 5.0, 4, id="it waits for elements now and then"),
+        pytest.param(4, 60.0, 0.1, 2, id="it never does: others may have to wait for it at the end"),
+        pytest.param(2, 60.0, 5.0, 4, id="it does again"),
+    ],
+)
+def test_a_consumer_leases_as_many_splits_as_it_needs(before, lasted_s, waited_s, then):
+    """By how long half of those before lasted, and how long it waited for elements of them."""
+    assert size_leases(before, lasted_s, waited_s) == then
 
 
 def read(course, split, count, *, ends=False):
