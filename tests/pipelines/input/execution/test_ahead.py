@@ -23,12 +23,9 @@ from spanwise.pipelines.input.execution.ahead import AheadStream
 from spanwise.pipelines.input.execution.process import Process, ship_function
 from spanwise.pipelines.input.op import Knob, Opening
 from spanwise.pipelines.input.ops import map as map_op
+from tests.pipelines.input.execution.sent import square
 
 WAYS = pytest.mark.parametrize("workers", ["threads", "processes"])
-
-
-def square(x):
-    return x * x
 
 
 def squares(count, workers="threads", **how):
