@@ -151,7 +151,8 @@ def typed(commands, folder):
         ["bash", str(script)], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=1800, check=False,
         env={**kept, "PATH": f"{tools}:{kept['PATH']}", "TZ": "UTC", "LC_ALL": "C.UTF-8",
-             "HOME": str(folder), "COLUMNS": "200"},
+             "HOME": str(folder), "COLUMNS": "200",
+             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # a reader has not those that test spanwise itself
     )  # fmt: skip
     pieces = re.findall(rf"(.*?){END}(\d+)\n", told.stdout, re.DOTALL)
     assert len(pieces) == len(commands), f"the shell ended before its time: {told.stdout[-2000:]}"
