@@ -324,8 +324,8 @@ def test_what_a_model_learned_from_is_written_in_the_calendar_of_what_it_read(la
         "days": ["2026-11-21"],
         "months": ["2026-11"],
     }
-    (trained,) = read_trained(site, [pipeline.latest.run])
-    assert trained.spans == learned[trained.name.split("/")[1]]
+    (trained,) = read_trained(site, [pipeline.latest.run], pipeline.latest.run)
+    assert trained.spans == learned[trained.artifact.name.split("/")[1]]
     assert [artifact.span_label for artifact in pipeline.artifacts("Rejects")] == ["2026-11"]
 
 
