@@ -441,6 +441,7 @@ def test_the_scheduler_of_another_host_sends_what_a_dead_one_could_not(bucket, t
         hosts.every(None)
         hosts.start_on("second", receiver.url())
         hosts.until(lambda _: any(title.startswith(FAILED) for title in receiver.titles))
+        hosts.until(lambda entries: all(entry.end for entry in entries))  # also of the tick at which the first one died
 
         hosts.give_up_missed()
         ended = f"what was wrong: {FAILED}"
