@@ -105,6 +105,7 @@ class Lease:
         self._clock = clock
         self._place = 1
         self._fenced = False
+        self._forgotten = False  # what it wrote is gone
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._heart: threading.Thread | None = None
@@ -139,6 +140,8 @@ class Lease:
         Raises:
             Fenced: another holds the lease now; nothing was written.
         """
+        if self._forgotten:
+            self.check()
         place = Claim("journal", f"{self._holder.name}/{self._place}")
         try:
             result = verb(place)
@@ -162,18 +165,31 @@ class Lease:
         return result
 
     def check(self) -> None:
-        """Asks the store whether the lease is still ours.
+        """Asks the store whether the lease is still ours, and what was written under it still there.
 
         Raises:
             Fenced: it is not.
         """
         if not self._fenced and read(self._store, self.pipeline, self.token + 1) is not None:
             self._fenced = True
+        if not self._fenced and self._has_lost_writes():
+            self._fenced = self._forgotten = True
+        if self._forgotten:
+            raise Fenced(
+                f"The metadata no longer have what {self._holder.purpose} of {self.pipeline!r} recorded: a backup was "
+                "restored under it, or a standby that was behind took over. It publishes and pushes nothing more, "
+                "since numbers that it knows are given again. Run again when the database is as you want it."
+            )
         if self._fenced:
             raise Fenced(
                 f"{self._holder.purpose} of {self.pipeline!r} has lost its lease (token {self.token}): another run has "
                 f"taken over, so this one publishes and pushes nothing more. See it: spanwise runs {self.pipeline}"
             )
+
+    def _has_lost_writes(self) -> bool:
+        """Whether the last of its writes is gone; what was written last is lost first."""
+        last = self._place - 1
+        return last > 0 and self._store.find_claim("journal", f"{self._holder.name}/{last}") is None
 
     def start_heartbeat(self, mark: int, on_lost: Callable[[], None], engine: str = "") -> None:
         """Starts the heartbeat. Worker processes carry `mark`; `on_lost` is called, once, when the lease is lost.

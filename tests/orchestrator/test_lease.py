@@ -516,3 +516,20 @@ def test_a_copy_of_a_root_ends_nothing_of_the_run_that_goes_on_in_the_first(tmp_
     assert process.is_alive(held.who) is None
     assert abandoned.mark == mark
     assert child.poll() is None
+
+
+def test_a_run_whose_records_were_lost_stops(store, clock):
+    """A standby that was behind took over, or a backup was restored: numbers are given again, perhaps to other things."""
+    lease = take(store, clock)
+    write(store, lease, "first")
+    write(store, lease, "second")
+    lease.check()
+    del store._claims["journal", "taxi#1/2"], store._claims["mark", "second"]
+
+    with pytest.raises(Fenced, match="no longer have what a run of 'taxi' recorded"):
+        lease.check()
+
+    assert lease.lost
+    with pytest.raises(Fenced, match="no longer have what a run of 'taxi' recorded"):
+        write(store, lease, "third")
+    assert store.find_claim("mark", "third") is None
