@@ -9,6 +9,7 @@ from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Standing, Verdict, find_standings, read_verdicts_on
 from spanwise.scheduler.formatting import Document, format_table, iso_time, single_line
+from spanwise.scheduler.inspect.judged_models import find_blessings
 
 _MARKS: dict[str, Mark] = {Examples.kind: "accepted", Model.kind: "blessed"}
 
@@ -22,18 +23,18 @@ def describe_standing(standing: Standing) -> str:
 def describe_verdicts(store: Store, artifacts: Iterable[Artifact]) -> dict[int, str]:
     """By the id of an artifact, what the verdicts on it amount to: of examples, and of models that people judged.
 
-    What Evaluators say of models is in their blessings.
+    What people said of a model holds for what was made of it, as by an export. Evaluators say it in their blessings.
     """
     judged = list(artifacts)
-    found = {}
-    for kind, mark in _MARKS.items():
-        of_kind = [artifact for artifact in judged if artifact.kind == kind]
-        standings = find_standings(store, mark, of_kind)
-        for artifact in of_kind:
-            standing = standings[artifact.name]
-            if (mark == "accepted" or standing.personal is not None) and (line := describe_standing(standing)):
-                found[artifact.id] = line
-    return found
+    accepted = [artifact for artifact in judged if artifact.kind == Examples.kind]
+    said = find_standings(store, "accepted", accepted)
+    standings = {artifact.id: said[artifact.name] for artifact in accepted}
+    blessed = find_blessings(store, [artifact for artifact in judged if artifact.kind == Model.kind])
+    standings |= {model: standing for model, standing in blessed.items() if standing.personal is not None}
+    found = (
+        (artifact.id, describe_standing(standings[artifact.id])) for artifact in judged if artifact.id in standings
+    )
+    return {artifact: line for artifact, line in found if line}
 
 
 def published(executions: Iterable[Execution]) -> list[Artifact]:

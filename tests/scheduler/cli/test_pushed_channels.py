@@ -101,3 +101,18 @@ def test_a_garbage_collection_leaves_what_was_exported_of_a_blessed_model(rides:
     assert re.search(r"rides/Export/exported/3 .* blessed\n", kept)
     assert rides("push", "rides/Export/exported/3", "--because", "4 is wrong")[0] == 0
     assert served() == {"exported": "3"}
+
+
+def test_what_was_decided_about_a_model_is_shown_of_its_export(rides: Command) -> None:
+    """It holds for it, as `push` says: a list of models showed the export of a refused one without a verdict."""
+    rides("unbless", "rides/Trainer/model/2", "--because", "wrong")
+
+    listed = rides("artifacts", "rides", "--type", "Model")[1]
+    drawn = rides("lineage", "rides/Export/exported/2")[1]
+
+    for text in (listed, drawn):
+        said = [line for line in text.splitlines() if "not blessed by" in line]
+        assert [line.split()[0].removeprefix("└─").strip() or line.split()[1] for line in said] == [
+            "rides/Export/exported/2",
+            "rides/Trainer/model/2",
+        ]
