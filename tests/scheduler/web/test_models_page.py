@@ -2,8 +2,11 @@
 
 import json
 import re
+from urllib.parse import unquote
 
 from spanwise.orchestrator import Blessing, Evaluation, Model
+from spanwise.orchestrator.collection import COLLECTED
+from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.web.pages import SIGNS
 from tests.scheduler.client.conftest import FIRST
 from tests.scheduler.client.test_client import serve
@@ -175,3 +178,24 @@ def test_what_serves_is_shown_however_many_runs_have_trained_nothing_since(past,
     assert site.client.pipeline().serving().name == model.name
     assert [site.client.model(each.name).serves for each in (model, other)] == [True, False]
     assert site.client.pipeline().span("2013-01-01").status == "tainted"
+
+
+def test_the_older_model_that_is_offered_may_be_pushed(past, page, site):
+    """The export that served, not the model that it was made of; none that was collected or refused since."""
+    exports = []
+    for number in range(4):
+        past.begin(FIRST + number)
+        examples = past.ingest(FIRST + number)
+        model = past.train([examples])
+        past.evaluate(model, [examples])
+        exports += past.do("Export", {"model": [model]}, model=[past.draft(Model, f"export {number}")])["model"]
+        serve(past, past.push(exports[-1], number + 1))
+
+    def offered():
+        found = re.findall(r'href="/do/push\?model=([^"]*)"', page("/p/flights/tainted?span=2013-01-04").text)
+        return [unquote(name) for name in found]
+
+    assert offered() == [exports[2].name]
+    site.client.unbless(exports[2].name, because="wrong for refunds")
+    past.store.claim(Claim(COLLECTED, exports[1].name, {"at": "2013-01-05T00:00:00+00:00"}))
+    assert offered() == [exports[0].name]
