@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from spanwise.components import Evaluator, ExampleGen, Trainer, Transform
 from spanwise.orchestrator import process, user_code
 from tests import warm, without_pandas
 
@@ -46,6 +47,8 @@ IS_LIGHT, READS_DATA, LEARNS, USES_POLARS, SERVES_FLIGHT = range(5)  # the order
 LIBRARIES = (
     (READS_DATA, "pandas"),
     (READS_DATA, "pyarrow.dataset"),
+    *((READS_DATA, name) for kind in (ExampleGen, Evaluator, Trainer) for name in kind.preload),
+    *((LEARNS, name) for name in Transform.preload),
     (LEARNS, "sklearn.compose"),
     (LEARNS, "sklearn.linear_model"),
     (LEARNS, "sklearn.preprocessing"),
