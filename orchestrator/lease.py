@@ -140,8 +140,7 @@ class Lease:
         Raises:
             Fenced: another holds the lease now; nothing was written.
         """
-        if self._forgotten:
-            self.check()
+        self._check_written(self._place - 1)
         place = Claim("journal", f"{self._holder.name}/{self._place}")
         try:
             result = verb(place)
@@ -162,6 +161,7 @@ class Lease:
             self.check()  # a successor has ended our executions, and the store checks those before the journal
             raise
         self._place += 1
+        self._check_written(self._place - 2)  # from the middle of this write on it may have been another database
         return result
 
     def check(self) -> None:
@@ -172,7 +172,16 @@ class Lease:
         """
         if not self._fenced and read(self._store, self.pipeline, self.token + 1) is not None:
             self._fenced = True
-        if not self._fenced and self._has_lost_writes():
+        self._check_written(self._place - 1)
+        if self._fenced:
+            raise Fenced(
+                f"{self._holder.purpose} of {self.pipeline!r} has lost its lease (token {self.token}): another run has "
+                f"taken over, so this one publishes and pushes nothing more. See it: spanwise runs {self.pipeline}"
+            )
+
+    def _check_written(self, last: int) -> None:
+        """Raises Fenced if its last write, at this place, is gone: what was written last is lost first."""
+        if not self._fenced and last > 0 and self._store.find_claim("journal", f"{self._holder.name}/{last}") is None:
             self._fenced = self._forgotten = True
         if self._forgotten:
             raise Fenced(
@@ -180,16 +189,6 @@ class Lease:
                 "restored under it, or a standby that was behind took over. It publishes and pushes nothing more, "
                 "since numbers that it knows are given again. Run again when the database is as you want it."
             )
-        if self._fenced:
-            raise Fenced(
-                f"{self._holder.purpose} of {self.pipeline!r} has lost its lease (token {self.token}): another run has "
-                f"taken over, so this one publishes and pushes nothing more. See it: spanwise runs {self.pipeline}"
-            )
-
-    def _has_lost_writes(self) -> bool:
-        """Whether the last of its writes is gone; what was written last is lost first."""
-        last = self._place - 1
-        return last > 0 and self._store.find_claim("journal", f"{self._holder.name}/{last}") is None
 
     def start_heartbeat(self, mark: int, on_lost: Callable[[], None], engine: str = "") -> None:
         """Starts the heartbeat. Worker processes carry `mark`; `on_lost` is called, once, when the lease is lost.

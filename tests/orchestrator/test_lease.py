@@ -533,3 +533,18 @@ def test_a_run_whose_records_were_lost_stops(store, clock):
     with pytest.raises(Fenced, match="no longer have what a run of 'taxi' recorded"):
         write(store, lease, "third")
     assert store.find_claim("mark", "third") is None
+
+
+def test_a_run_whose_records_are_lost_in_the_middle_of_a_write_stops(store, clock):
+    """That write lands in the database that has taken over; no other follows."""
+    lease = take(store, clock)
+    write(store, lease, "first")
+
+    def lose_and_write(place):
+        del store._claims["journal", "taxi#1/1"]
+        store.claim(place)
+
+    with pytest.raises(Fenced, match="no longer have what a run of 'taxi' recorded"):
+        lease.write(lose_and_write)
+    with pytest.raises(Fenced, match="no longer have what a run of 'taxi' recorded"):
+        write(store, lease, "third")
