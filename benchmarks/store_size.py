@@ -272,7 +272,7 @@ def _deciding_s(store: Store, root: Path, name: str, runs: int) -> tuple[float, 
         observer = ScheduleObserver(description, record, services, HeartbeatWatch())
         observer.newest = newest
         now = _day(runs)
-        seen = observer.observe_due(store, now, now)
+        seen = observer.observe_due(store, now, 0.0, now)
         assert len(seen.due.run) == 1
         assert due_tick.decide_due(seen, description.timetable)
 
