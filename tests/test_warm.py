@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -77,3 +78,23 @@ def test_it_runs_where_and_as_it_is_told(tmp_path):
     assert done.returncode == 0
     assert Path(tmp_path, "elsewhere", "metadata.db").is_file()
     assert "SPANWISE_ROOT" not in os.environ
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0\1\0", b"\0\0\1\0half of what is asked"])
+def test_who_goes_away_while_it_asks_ends_no_server(sent, tmp_path):
+    """As a client that is killed when it has just begun: hundreds of tests have no server then."""
+    with socket.socket(socket.AF_UNIX) as line, Path(os.devnull).open() as nothing:
+        line.connect(str(warm.place_of_server(reads_data=False)))
+        if sent:
+            socket.send_fds(line, [sent], [nothing.fileno()] * 3)
+
+    assert run_warm("--version", cwd=tmp_path).returncode == 0
+
+
+def test_a_signal_that_comes_as_its_process_ends_ends_no_server():
+    """The server has seen it come, reaps the process and closes the line, and only then would read it."""
+    server, line = warm.Server.__new__(warm.Server), socket.socket(socket.AF_UNIX)
+    server.running = {}
+    line.close()
+
+    server.hear(line)

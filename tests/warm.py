@@ -82,7 +82,7 @@ def session():
 
 def command(*, reads_data=False):
     """The words that begin a warm `spanwise`, for who needs a process to wait for or to send signals to."""
-    return _client(str(_server(reads_data=reads_data)))
+    return _client(str(place_of_server(reads_data=reads_data)))
 
 
 def run(*words, reads_data=False, cwd=None, env=None, stderr=subprocess.PIPE, timeout_s=300.0):
@@ -92,7 +92,7 @@ def run(*words, reads_data=False, cwd=None, env=None, stderr=subprocess.PIPE, ti
     """
     variables = WORDS.join(f"{name}={value}" for name, value in (os.environ if env is None else env).items())
     with socket.socket(socket.AF_UNIX) as line, Path(os.devnull).open() as nothing, contextlib.ExitStack() as reading:
-        line.connect(str(_server(reads_data=reads_data)))
+        line.connect(str(place_of_server(reads_data=reads_data)))
         with contextlib.ExitStack() as writing:
             ends = [os.pipe() for _ in range(1 if stderr == subprocess.STDOUT else 2)]
             outputs = [reading.enter_context(os.fdopen(end, "rb", 0)) for end, _ in ends]
@@ -126,7 +126,7 @@ def _read(outputs, words, timeout_s):
 
 
 @functools.cache
-def _server(*, reads_data):
+def place_of_server(*, reads_data):
     """The socket of a server; the first process of the session that needs the server starts it."""
     folder = session()
     place = folder / ("data" if reads_data else "light")  # short: the name of a socket has at most 107 characters
@@ -199,8 +199,13 @@ class Server:
     def accept(self, line):
         head, streams, _, _ = socket.recv_fds(line, 4, 3)
         size, asked = int.from_bytes(head, "big"), b""
-        while len(asked) < size:
-            asked += line.recv(size - len(asked))
+        while len(asked) < size and (more := line.recv(size - len(asked))):
+            asked += more
+        if not asked or len(asked) < size:  # whoever asked has been killed
+            for stream in streams:
+                os.close(stream)
+            line.close()
+            return
         folder, variables, words = asked.decode(errors="surrogateescape").split(ENDED)
         pid = os.fork()
         if not pid:
@@ -213,9 +218,10 @@ class Server:
     def hear(self, line):
         """Passes on a signal; the end of the line is the end of a client that was killed."""
         pid = next((pid for pid, each in self.running.items() if each is line), None)
+        if pid is None:  # it has ended since the signal was seen to come, and the line is closed
+            return
         number = line.recv(1)
-        if pid is not None:
-            os.kill(pid, number[0] if number else signal.SIGKILL)
+        os.kill(pid, number[0] if number else signal.SIGKILL)
         if not number:
             self.selector.unregister(line)
 
