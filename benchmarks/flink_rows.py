@@ -6,7 +6,6 @@ of an hour and 20 GB of disk; `--rows N N N` chooses other sizes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -18,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.figures import Figure, at_most, growth, show
-from benchmarks.pipeline import Ran, run_taxi, write_rides
+from benchmarks.figures import Figure, at_most, growth
+from benchmarks.pipeline import Ran, run_taxi, show_for_rows, write_rides
 from spanwise.orchestrator.fingerprint import of_tree
 from tests.contract.beam_engines import start, start_workers
 
@@ -37,7 +36,7 @@ class _Watched:
     peak_bytes: dict[int, int]
 
 
-def measured(rows: Sequence[int] = ROWS) -> Iterator[Figure]:
+def measured(rows: Sequence[int]) -> Iterator[Figure]:
     taken = []
     for count in rows:
         with tempfile.TemporaryDirectory() as folder:
@@ -110,7 +109,4 @@ def _list_processes() -> dict[int, list[int]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
-    options, rest = parser.parse_known_args()
-    sys.exit(show(measured(options.rows), rest))
+    sys.exit(show_for_rows(measured, ROWS))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class Ran:
     nodes_s: float  #: from the start of its first node to the end of its last
 
 
-def measured(rows: Sequence[int] = ROWS) -> Iterator[Figure]:
+def measured(rows: Sequence[int]) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         data = write_rides(Path(folder) / "day", DAY)
         fresh = sorted((run_taxi(data, Path(folder) / f"root{n}") for n in range(TIMES)), key=lambda ran: ran.wall_s)
@@ -126,8 +126,13 @@ def write_rides(data: Path, rows: int) -> Path:
     return data
 
 
-if __name__ == "__main__":
+def show_for_rows(measured: Callable[[Sequence[int]], Iterator[Figure]], rows: Sequence[int]) -> int:
+    """Prints the figures of these numbers of rows, or of those that the command line has; returns the exit code."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--rows", type=int, nargs="+", default=rows)
     options, rest = parser.parse_known_args()
-    sys.exit(show(measured(options.rows), rest))
+    return show(measured(options.rows), rest)
+
+
+if __name__ == "__main__":
+    sys.exit(show_for_rows(measured, ROWS))
