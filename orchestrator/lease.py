@@ -138,7 +138,7 @@ class Lease:
         """Calls `verb` with the claim that its transaction must insert.
 
         Raises:
-            Fenced: another holds the lease now; nothing was written.
+            Fenced: another holds the lease now, and nothing was written; or what was written under it before is gone.
         """
         self._check_written(self._place - 1)
         place = Claim("journal", f"{self._holder.name}/{self._place}")
