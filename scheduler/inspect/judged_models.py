@@ -8,9 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation
-from spanwise.orchestrator.run import Execution
+from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Standing, find_joint_standings, find_origins_of_many
+from spanwise.scheduler.formatting import format_spans, run_calendar
+from spanwise.scheduler.inspect import records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,21 @@ class LastEvaluation:
 
     evaluation: Artifact | None = None
     blessing: Artifact | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Those of the model over all examples."""
+        return self._read("metrics")
+
+    @property
+    def baseline_metrics(self) -> dict[str, float]:
+        """Those of the model that it was compared with, on the same examples."""
+        return self._read("baseline_metrics")
+
+    def _read(self, name: str) -> dict[str, float]:
+        found = None if self.evaluation is None else self.evaluation.properties.get(name)
+        items = found.items() if isinstance(found, dict) else ()
+        return {str(k): float(v) for k, v in items if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
 def find_figures(store: Store, models: Sequence[Artifact]) -> dict[int, LastEvaluation]:
@@ -45,6 +62,18 @@ def find_blessings(store: Store, models: Sequence[Artifact]) -> dict[int, Standi
     """What the verdicts on each of these models amount to, by its id, with those on what it was made of."""
     standings = find_joint_standings(store, _group(store, models))
     return {model.id: standings[model.name] for model in models}
+
+
+def list_learned_spans(model: Artifact) -> list[int]:
+    """The spans that a model says it has learned from; none where it says nothing, as an export does."""
+    spans = model.properties.get("spans")
+    return [span for span in spans if isinstance(span, int)] if isinstance(spans, list) else []
+
+
+def format_learned(model: Artifact, run: Run) -> str:
+    """Those spans, as people write them; `run` has trained the model."""
+    learned = list_learned_spans(model)
+    return format_spans(learned, records.artifact_calendar(model, run_calendar(run))) if learned else ""
 
 
 def is_blessed(standing: Standing) -> bool | None:

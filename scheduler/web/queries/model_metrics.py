@@ -9,9 +9,8 @@ from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.run import Execution, Run
-from spanwise.scheduler.formatting import format_run_span, format_spans, run_calendar
-from spanwise.scheduler.inspect import records
-from spanwise.scheduler.inspect.judged_models import LastEvaluation, find_figures
+from spanwise.scheduler.formatting import format_run_span
+from spanwise.scheduler.inspect.judged_models import LastEvaluation, find_figures, format_learned
 from spanwise.scheduler.inspect.run_outputs import is_trained, list_made
 from spanwise.scheduler.web.site import WebSite
 
@@ -38,12 +37,12 @@ class TrainedModel:
     @property
     def metrics(self) -> Mapping[str, float]:
         """Its metrics over all examples."""
-        return _numbers(self.figures.evaluation, "metrics")
+        return self.figures.metrics
 
     @property
     def baseline(self) -> Mapping[str, float]:
         """Those of the model that it was compared with."""
-        return _numbers(self.figures.evaluation, "baseline_metrics")
+        return self.figures.baseline_metrics
 
     @property
     def report(self) -> Path | None:
@@ -84,19 +83,7 @@ def _describe(run: Run, made: Sequence[tuple[Execution, Artifact]]) -> TrainedMo
     if model is None:
         return None
     label = format_run_span(run, str(run.number))
-    return TrainedModel(run=run, artifact=model, label=label, spans=_learned(run, model))
-
-
-def _learned(run: Run, model: Artifact) -> str:
-    spans = model.properties.get("spans")
-    learned = [span for span in spans if isinstance(span, int)] if isinstance(spans, list) else []
-    return format_spans(learned, records.artifact_calendar(model, run_calendar(run))) if learned else ""
-
-
-def _numbers(evaluation: Artifact | None, name: str) -> dict[str, float]:
-    found = None if evaluation is None else evaluation.properties.get(name)
-    items = found.items() if isinstance(found, dict) else ()
-    return {str(k): float(v) for k, v in items if isinstance(v, int | float) and not isinstance(v, bool)}
+    return TrainedModel(run=run, artifact=model, label=label, spans=format_learned(model, run))
 
 
 def headline(metrics: Mapping[str, float]) -> str:

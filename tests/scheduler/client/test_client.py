@@ -70,6 +70,32 @@ def test_runs_are_found_by_state_span_and_number(past, client):
         client.pipeline("flight")
 
 
+def test_each_model_of_a_list_costs_no_question_of_its_own(past, client, monkeypatch):
+    """But the one for the executions of its run."""
+    for number in range(6):
+        past.begin(FIRST + number)
+        span = past.ingest(FIRST + number)
+        past.evaluate(past.train([span]), [span], auc=0.7 + number / 100)
+    store, asked = client.session.store, []
+
+    class Counted:
+        def __getattr__(self, name):
+            asked.append(name)
+            return getattr(store, name)
+
+    monkeypatch.setattr(type(client.session), "store", property(lambda _: Counted()))
+
+    def ask(limit):
+        asked.clear()
+        found = client.pipeline("flights").models(limit=limit)
+        return [round(model.metrics["auc"], 2) for model in found], len(asked)
+
+    few, many = ask(2), ask(5)
+
+    assert (few[0], many[0]) == ([0.75, 0.74], [0.75, 0.74, 0.73, 0.72, 0.71])
+    assert many[1] - few[1] == 3
+
+
 def test_the_model_that_serves_comes_with_its_metrics_and_its_spans(past, client):
     """And with the verdict that holds, of which a person has the last word; its spans are days wherever they are said."""
     model = a_week(past)
