@@ -1,7 +1,8 @@
 """Deaths and restores in a history: a command that ends in its middle, and a root that is as it was before.
 
 With the doubles of `inline` a command dies between two calls of its store: from then on the store answers nothing, and
-the process that held the lease is gone. Or the store is only away, which the command has to cope with until it ends.
+the process that held the lease is gone. Or the store is only away, for one call or until the command ends, with which
+the command has to cope.
 With real processes it is killed by SIGKILL at a moment drawn by chance.
 """
 
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -25,6 +27,8 @@ from spanwise.orchestrator.errors import StoreUnavailable
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import MemoryStore
 from tests.scenario.processes import Marked, kill
+
+Outage = Literal["once", "from then on"]
 
 CALLS = 130  # of the store, in a run that trains on a full window
 BUSY_S = 4.0  # of a real run, on a machine that does other things too
@@ -38,8 +42,8 @@ class Died(BaseException):
 class MortalStore:
     """A store whose process dies at one of its calls, before or after that call has done its work; or that is away."""
 
-    def __init__(self, store: MemoryStore, calls: int, *, before: bool, end: BaseException) -> None:
-        self._store, self._left, self._before, self._end = store, calls, before, end
+    def __init__(self, store: MemoryStore, calls: int, *, before: bool, end: BaseException, once: bool) -> None:
+        self._store, self._left, self._before, self._end, self._once = store, calls, before, end, once
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._store, name)
@@ -48,7 +52,7 @@ class MortalStore:
     def _mortal(self, call: Callable[..., object]) -> Callable[..., object]:
         def mortal(*arguments: object, **named: object) -> object:
             self._left -= 1
-            if self._left < 0 or (self._left == 0 and self._before):
+            if (self._left < 0 and not self._once) or (self._left == 0 and self._before):
                 raise self._end
             answer = call(*arguments, **named)
             if self._left == 0:
@@ -72,13 +76,13 @@ class InlineDeaths:
         self._folder, self._store, self._monkeypatch = folder, store, monkeypatch
         self._saved: dict[str, object] = {}
 
-    def kill_during(self, call: Callable[[], object], moment: float, *, outage: bool = False) -> None:
+    def kill_during(self, call: Callable[[], object], moment: float, *, outage: Outage | None = None) -> None:
         """Calls a command that dies at this moment: from 0, before its first call of the store, to 1.
 
-        In an `outage` it does not die: the store is away from then on.
+        In an `outage` it does not die: the store is away from then on, or for one call.
         """
-        calls, end = int(moment * 2 * CALLS), StoreUnavailable("The metadata is away.") if outage else Died()
-        mortal = MortalStore(self._store, 1 + calls // 2, before=bool(calls % 2), end=end)
+        calls, end = int(moment * 2 * CALLS), Died() if outage is None else StoreUnavailable("The metadata is away.")
+        mortal = MortalStore(self._store, 1 + calls // 2, before=bool(calls % 2), end=end, once=outage == "once")
 
         @contextlib.contextmanager
         def opened(_settings: object, **_: object) -> Iterator[MortalStore]:

@@ -29,7 +29,7 @@ from spanwise.orchestrator.run import Execution, State
 from spanwise.orchestrator.store import Address, MemoryStore, Store, is_marked
 from spanwise.scheduler.main import main
 from spanwise.scheduler.project import root, settings
-from tests.scenario.deaths import InlineDeaths, RealDeaths
+from tests.scenario.deaths import InlineDeaths, Outage, RealDeaths
 from tests.scenario.inline import run_inline
 from tests.scenario.system_model import SIZE, Edition, Fails, Learned, SystemModel
 
@@ -115,7 +115,7 @@ class Bench:
         self._loaded: list[str] = []  #: under which names the pipeline's file is imported
         self._values: dict[str, int] = {}  #: of examples, by the digest of their files
 
-    def kill_during(self, words: list[str], moment: float, *, outage: bool = False) -> None:
+    def kill_during(self, words: list[str], moment: float, *, outage: Outage | None = None) -> None:
         if isinstance(self.deaths, RealDeaths):
             self.deaths.kill_during(words, moment)
         else:
@@ -257,6 +257,10 @@ class Story:
     def _value(self) -> int:
         return self.chance.choice([1, 2, 3, 4, -1])
 
+    def _outage(self) -> Outage | None:
+        """Most of the time there is none: the command dies instead."""
+        return self.chance.choice([None, None, None, "once", "from then on"])
+
     def _span(self) -> int:
         return self.chance.randint(FIRST, max(self.day, FIRST))
 
@@ -388,7 +392,7 @@ class Story:
             yield from self._arrive(span, self._value())
         more = {"ingest": ["--to", "Check"], "train": ["--from", "Window"]}.get(kind, [])
         named = [] if kind == "train" else ["--span", str(span)]
-        yield death(self.bench, [*words, *named, *more], moment, outage=self.chance.random() < 0.4)
+        yield death(self.bench, [*words, *named, *more], moment, outage=self._outage())
         if self.chance.random() < 0.5:
             yield run(self.bench, span, self.code)
 
@@ -415,7 +419,7 @@ class Story:
             "--keep-last",
             self.chance.choice("001"),
         ]
-        outage = self.chance.random() < 0.4
+        outage = self._outage()
         yield collection(self.bench, words, self.chance.random() if died else None, outage=outage)
         if by_file:
             yield run(self.bench, max(self.day, FIRST), self.code)
@@ -566,7 +570,7 @@ def strictly(bench: Bench, words: list[str], expect: Callable[[SystemModel], Lea
     return Step(f"spanwise {' '.join(words)}", take)
 
 
-def death(bench: Bench, words: list[str], moment: float, *, outage: bool) -> Step:
+def death(bench: Bench, words: list[str], moment: float, *, outage: Outage | None) -> Step:
     """A command that dies at a moment, or to which the metadata are away from then on. What was recorded by then holds, and nothing else; the next command copes."""
 
     def take(model: SystemModel) -> None:
@@ -575,6 +579,7 @@ def death(bench: Bench, words: list[str], moment: float, *, outage: bool) -> Ste
         for number in range(before + 1, bench.runs() + 1):
             done, failed = bench.ended(number)
             judged, learned = None, None
+            judging = [*done, *({"Check"} & {*failed})]  # a gate that refuses has failed, and its verdict holds
             if "Ingest" in done:
                 (span,) = (a.properties["span"] for a in done["Ingest"].outputs["examples"])
                 version = max(model.lake[span])
@@ -582,18 +587,22 @@ def death(bench: Bench, words: list[str], moment: float, *, outage: bool) -> Ste
                 model.give(judged)
             if "Learn" in done:
                 learned = read(done["Learn"].outputs["model"][0].path)
-                model.follow(None, [*done, *failed], judged)
+                model.follow(None, judging, judged)
                 assert learned.window == model.window(), f"run {number} learned {learned}"
-            model.follow(learned, [*done, *failed], judged)
+            model.follow(learned, judging, judged)
             if learned is not None and bench.serves() != model.serves:
                 assert bench.serves() == learned, "something else serves than what was being pushed"
                 assert "Judge" in done
                 model.serve(learned, recorded=False)
 
-    return Step(f"spanwise {' '.join(words)}, {'without metadata from' if outage else 'killed at'} {moment:.3f}", take)
+    return Step(f"spanwise {' '.join(words)}, {ended_by(outage)} {moment:.3f}", take)
 
 
-def collection(bench: Bench, words: list[str], moment: float | None, *, outage: bool) -> Step:
+def ended_by(outage: Outage | None) -> str:
+    return "killed at" if outage is None else f"without metadata {outage}, at"
+
+
+def collection(bench: Bench, words: list[str], moment: float | None, *, outage: Outage | None) -> Step:
     """A collection that keeps nothing for its own sake, or one that dies or loses the metadata."""
 
     def take(model: SystemModel) -> None:
@@ -608,7 +617,7 @@ def collection(bench: Bench, words: list[str], moment: float | None, *, outage: 
         model.collect(bench.gone(), {bench.learned_by(name) for name in bench.models()})
         assert not ("system.py" in words and wanted & model.gone), "the window wants what was collected"
 
-    return Step(f"spanwise {' '.join(words)}" + ("" if moment is None else f", killed at {moment:.3f}"), take)
+    return Step(f"spanwise {' '.join(words)}" + ("" if moment is None else f", {ended_by(outage)} {moment:.3f}"), take)
 
 
 def backup(bench: Bench) -> Step:
