@@ -160,8 +160,8 @@ class Lease:
         except StoreError:
             self.check()  # a successor has ended our executions, and the store checks those before the journal
             raise
-        self._place += 1
-        self._check_written(self._place - 2)  # from the middle of this write on it may have been another database
+        self._check_written(self._place - 1)  # from the middle of this write on it may have been another database
+        self._place += 1  # only now: where that cannot be asked, the next write has to find that this one has landed
         return result
 
     def check(self) -> None:

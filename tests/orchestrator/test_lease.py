@@ -352,6 +352,25 @@ def test_a_write_that_landed_though_it_failed_ends_the_run(store, clock):
     assert not lease.lost
 
 
+def test_a_write_after_which_the_store_was_away_ends_the_run(store, clock, monkeypatch):
+    """It has landed, but its caller does not know that: the next holder closes what it has left open."""
+    lease = take(store, clock)
+    write(store, lease, "first")
+
+    def away(*_):
+        raise StoreUnavailable("the connection broke")
+
+    def lands(place):
+        store.claim(place)
+        monkeypatch.setattr(store, "find_claim", away)
+
+    with pytest.raises(StoreUnavailable):
+        lease.write(lands)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="cannot tell which of its writes have landed"):
+        write(store, lease, "next")
+
+
 def abandoned(store, clock, count):
     """So many holders that died, one after the other, and the lease of who comes after them."""
     for _ in range(count):
