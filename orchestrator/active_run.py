@@ -245,10 +245,12 @@ class ActiveRun:
         """Records the end of the run; when that is impossible, the next run closes it. Raises Fenced if it has."""
         lease, store = self._nodes.lease, self._nodes.store
         ended = replace(self.run, state=state, error=error, ended=lease.now())
+        left: list[Execution] = []
         fenced = None
         try:
             for execution in [e for e in self._worklist.executions.values() if not e.state.ended]:
-                self._worklist.end(self._nodes.fail(execution, error or "").execution)
+                left.append(self._nodes.fail(execution, error or "").execution)
+                self._worklist.end(left[-1])
             lease.write(lambda place: store.update_run(ended, place))
             self.closed = True
         except (Fenced, StoreError) as unrecorded:
@@ -258,6 +260,8 @@ class ActiveRun:
                 ended = replace(ended, state=State.FAILED, error=str(fenced))
         self.run = ended
         remove_working_files(self._nodes.root, ended, store.archive)
+        for execution in left:
+            self._announce("node-failed", execution.node, execution, error or "")
         self._announce("run-ended", message=ended.error or "")
         if fenced is not None:
             raise fenced

@@ -512,11 +512,13 @@ def test_an_observer_that_fails_ends_the_run_in_order(trial):
 
 
 def test_a_server_that_was_killed_ends_the_run_in_order(trial):
-    """Every node that ran has failed, and so has the run; nothing stays RUNNING."""
+    """Every node that ran has failed, and so has the run; nothing stays RUNNING, and whoever follows the run is told."""
+    ends = []
     pipeline = Pipeline("p", [Say(name="Long", wait_s=60.0)])
     with LocalExecutor(pipeline) as executor:
 
         def observe(event):
+            ends.extend([(event.what, event.node)] * (event.what in {"node-failed", "run-ended"}))
             if event.what == "node-started":
                 threading.Timer(0.2, os.kill, (executor.session, signal.SIGKILL)).start()
 
@@ -525,6 +527,7 @@ def test_a_server_that_was_killed_ends_the_run_in_order(trial):
 
     assert states_of(trial.store) == {"p/1/Long/1": State.FAILED}
     assert trial.store.run("p", 1).state is State.FAILED
+    assert ends == [("node-failed", "Long"), ("run-ended", "")]
 
 
 @needs_freezer
