@@ -178,7 +178,7 @@ class SystemModel:
         """What the nodes of a run that died had recorded, each of them as far as it came."""
         if judged is not None:
             self.give(judged)
-            if "Check" in done and judged not in self.overruled:
+            if "Check" in done and judged not in self.overruled:  # without a verdict, it counts as refused
                 self.accepted[judged] = judged.value >= 0
         if learned is None:
             return

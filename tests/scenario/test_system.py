@@ -577,9 +577,8 @@ def death(bench: Bench, words: list[str], moment: float, *, outage: Outage | Non
         before = bench.runs()
         bench.kill_during(words, moment, outage=outage)
         for number in range(before + 1, bench.runs() + 1):
-            done, failed = bench.ended(number)
+            done, _ = bench.ended(number)
             judged, learned = None, None
-            judging = [*done, *({"Check"} & {*failed})]  # a gate that refuses has failed, and its verdict holds
             if "Ingest" in done:
                 (span,) = (a.properties["span"] for a in done["Ingest"].outputs["examples"])
                 version = max(model.lake[span])
@@ -587,9 +586,9 @@ def death(bench: Bench, words: list[str], moment: float, *, outage: Outage | Non
                 model.give(judged)
             if "Learn" in done:
                 learned = read(done["Learn"].outputs["model"][0].path)
-                model.follow(None, judging, judged)
+                model.follow(None, done, judged)
                 assert learned.window == model.window(), f"run {number} learned {learned}"
-            model.follow(learned, judging, judged)
+            model.follow(learned, done, judged)
             if learned is not None and bench.serves() != model.serves:
                 assert bench.serves() == learned, "something else serves than what was being pushed"
                 assert "Judge" in done
