@@ -280,7 +280,7 @@ class Life:
     def step(self) -> None:
         kinds = {self.pass_day: 5, self.correct: 3, self.retrain: 3, self.ingest: 2, self.stop_judge: 2, self.judge_again: 2,
                  self.replay: 1, self.rule: 3, self.roll_back: 2, self.judge_span: 2, self.collect: 2, self.pin: 1, self.rename: 1,
-                 self.die: 2, self.do_something_else: 1}  # fmt: skip
+                 self.die: 2, self.interrupt: 3, self.do_something_else: 1}  # fmt: skip
         (kind,) = self.chance.choices(list(kinds), list(kinds.values()))
         (kind if self.truth.states else self.pass_day)()
         self.check()
@@ -343,8 +343,8 @@ class Life:
             model = next(m for m in truth.models if m.name == read)
             truth.judge(model)
         if self.pusher in done:
-            assert model is not None
-            truth.push(model)
+            read = done[self.pusher].inputs["model"][0]
+            truth.push(next((m for m in truth.models if m.exported == read.name), model or truth.models[-1]))
 
     def pass_day(self) -> None:
         if len(self.truth.lake) < 6:
@@ -389,13 +389,48 @@ class Life:
     def die(self) -> None:
         """What a run has recorded holds."""
         moment, outage = self.chance.random(), self.chance.choice(OUTAGES)
+        there = [m.exported for m in self.truth.models if m.exported and m.exported not in self.truth.collected]
+        span, before = str(len(self.truth.lake)), len(self.truth.states)
+        command = self.chance.choice(
+            [
+                lambda: self.type_run("--span", span),
+                lambda: self.type_run("--span", span),
+                lambda: self.type_run("--from", "Champion"),
+                lambda: self.spanwise("resume", "facts"),
+                lambda: self.spanwise("push", self.chance.choice(there or ["facts"]), "--because", "rolled back"),
+            ]
+        )
         what = "its process dies" if outage is None else f"the metadata is away {outage}"
         self.log.append(f"at {moment:.3f} of the next command, {what}")
-        self.deaths.kill_during(lambda: self.type_run("--span", str(len(self.truth.lake))), moment, outage=outage)
+        self.deaths.kill_during(command, moment, outage=outage)
         self.follow()
         newest = next(self.store.runs("facts"))
-        if outage is None and newest.state.ended:
+        if outage is None and newest.state.ended and newest.number > before:
             self.unsent.add(newest.name)  # it may have died before it could send what it had recorded
+
+    def interrupt(self) -> None:
+        """A person decides something, and the command dies or loses the metadata: what was recorded holds."""
+        given, outage = self.chance.random() < 0.5, self.chance.choice(OUTAGES)
+        model, edition = None, self.truth.current(self.chance.randint(1, len(self.truth.lake)))
+        if self.truth.models and self.chance.random() < 0.7:
+            model = self.chance.choice(self.truth.models)
+            words = ["bless" if given else "unbless", model.name]
+        elif edition is not None:
+            words = ["accept" if given else "refuse", "facts.py", "--span", str(edition.span)]
+        else:
+            return
+        before = len(self.store._claims)
+        self.log.append(
+            f"of the next command, {'the process dies' if outage is None else f'the metadata is away {outage}'}"
+        )
+        moment = self.chance.random() * 0.2  # it asks a fifth of what a run asks
+        self.deaths.kill_during(lambda: self.spanwise(*words, "--because", "seen"), moment, outage=outage)
+        if len(self.store._claims) == before:
+            return
+        if model is not None:
+            self.truth.ruled[model.same] = given
+        elif edition is not None:
+            self.truth.overruled[edition] = given
 
     def rule(self) -> None:
         if not self.truth.models:
@@ -534,6 +569,7 @@ class Life:
     def check_runs(self, listed: list[Any]) -> None:
         assert [each["state"] for each in reversed(listed)] == [state.value for state in self.truth.states]
         assert self.ask("runs", "--limit", "1000") == listed
+        assert self.ask("schedule", "status") == self.answer(self.sites[1], "/api/schedules")
         name = self.chance.choice(listed)["run"]
         assert self.ask("show", name) == self.answer(self.sites[1], f"/api/runs/{name}")
 
@@ -558,6 +594,20 @@ class Life:
         named = {m["name"] for m in found["models"]}
         assert {name for name in named if "@" not in name} == {*(m.name for m in read), *exports}
         assert bool(found["serving"]) is (truth.serves is not None and edition in truth.serves.window)
+        question = f"/api/pipelines/facts/tainted/{edition.span}?version={edition.version}"
+        assert self.answer(self.sites[1], question) == found
+        self.check_window()
+
+    def check_window(self) -> None:
+        """What the next run reads."""
+        try:
+            wanted = {edition.span: edition.version for edition in self.truth.find_window()}
+        except Fails:
+            wanted = None
+        (said,) = self.ask("window", "facts.py")
+        assert (said["refusal"] is None) is (wanted is not None), said["refusal"]
+        if wanted is not None:
+            assert {each["span"]: each["chosen"]["version"] for each in said["spans"]} == wanted
 
     def check_collected(self) -> None:
         for artifact in list(self.store._artifacts.values()):
