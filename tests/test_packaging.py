@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ PROJECT = Path(__file__).parents[1]
 FOLDERS = ["components", "orchestrator", "pipelines", "resolvers", "scheduler"]
 PACKAGES = [f"spanwise.{folder}" for folder in FOLDERS]
 WHERE = f"import {', '.join(PACKAGES)}; print(*[m.__file__ for m in ({', '.join(PACKAGES)})], sep='\\n')"
+FILTERED: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # before Python 3.11.4 there is none
 
 
 def build(source: Path, target: str, into: Path) -> Path:
@@ -106,7 +108,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 def test_the_sdist_builds_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
     """A wheel built from the unpacked sdist holds the same bytes under the same names as one built from the checkout."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path, **FILTERED)
     (unpacked,) = tmp_path.iterdir()
 
     again = build(unpacked, "wheel", tmp_path / "again")

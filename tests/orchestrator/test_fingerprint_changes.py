@@ -1,5 +1,7 @@
 """One change at a time, in many kinds of function, closure, object and argument: each gives another fingerprint."""
 
+import decimal
+import os
 import re
 import sys
 import types
@@ -242,8 +244,12 @@ def changed(text: str, number: int) -> str:
 
 @pytest.fixture
 def fingerprint(tmp_path, monkeypatch):
-    """The fingerprint of a project whose helper has this text; None if it is refused."""
+    """The fingerprint of a project whose helper has this text; None if it is refused.
+
+    What the texts set in the process, such as the precision of decimals, does not outlive the test.
+    """
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TZ", os.environ.get("TZ", "UTC"))
 
     def load(name: str, source: str) -> types.ModuleType:
         module = types.ModuleType(name)
@@ -260,7 +266,8 @@ def fingerprint(tmp_path, monkeypatch):
         except Unfingerprintable:
             return None
 
-    return fingerprint
+    with decimal.localcontext():
+        yield fingerprint
 
 
 GENERATED = {
