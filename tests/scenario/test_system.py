@@ -383,15 +383,18 @@ class Story:
         yield run(self.bench, max(self.day, FIRST), self.code)
 
     def _kill(self) -> Iterator[Step]:
-        """A run dies somewhere, or loses the metadata; then something else is done, or the same once more."""
+        """A run or backfill dies somewhere, or loses the metadata; then something else is done, or the same once more."""
         span, moment = max(self.day, FIRST), self.chance.random()
         words = ["run", "system.py", "--param", f"code={self.code}"]
-        kind = self.chance.choice(["run", "run", "correct", "ingest", "train"])
+        kind = self.chance.choice(["run", "run", "correct", "ingest", "train", "backfill"])
         if kind == "correct" and span in self.versions:
             self.versions[span] += 1
             yield from self._arrive(span, self._value())
         more = {"ingest": ["--to", "Check"], "train": ["--from", "Window"]}.get(kind, [])
         named = [] if kind == "train" else ["--span", str(span)]
+        if kind == "backfill":
+            words[0], moment = "backfill", 3 * moment  # it may make several runs
+            named, more = ["--span", f"{self._span()}..{span}"], self.chance.choice([["--train-once"], []])
         yield death(self.bench, [*words, *named, *more], moment, outage=self._outage())
         if self.chance.random() < 0.5:
             yield run(self.bench, span, self.code)
@@ -589,7 +592,7 @@ def death(bench: Bench, words: list[str], moment: float, *, outage: Outage | Non
                 model.follow(None, done, judged)
                 assert learned.window == model.window(), f"run {number} learned {learned}"
             model.follow(learned, done, judged)
-            if learned is not None and bench.serves() != model.serves:
+            if learned is not None and number == bench.runs() and bench.serves() != model.serves:
                 assert bench.serves() == learned, "something else serves than what was being pushed"
                 assert "Judge" in done
                 model.serve(learned, recorded=False)
