@@ -249,8 +249,9 @@ class ActiveRun:
         fenced = None
         try:
             for execution in [e for e in self._worklist.executions.values() if not e.state.ended]:
-                left.append(self._nodes.fail(execution, error or "").execution)
-                self._worklist.end(left[-1])
+                failed = self._nodes.fail(execution, error or "").execution
+                self._worklist.end(failed)
+                left.append(failed)
             lease.write(lambda place: store.update_run(ended, place))
             self.closed = True
         except (Fenced, StoreError) as unrecorded:

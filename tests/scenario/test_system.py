@@ -574,7 +574,10 @@ def strictly(bench: Bench, words: list[str], expect: Callable[[SystemModel], Lea
 
 
 def death(bench: Bench, words: list[str], moment: float, *, outage: Outage | None) -> Step:
-    """A command that dies at a moment, or to which the metadata are away from then on. What was recorded by then holds, and nothing else; the next command copes."""
+    """A command that dies at a moment, or to which the metadata are away, for one call or from then on.
+
+    What was recorded holds, and nothing else; the next command copes.
+    """
 
     def take(model: SystemModel) -> None:
         before = bench.runs()
