@@ -1,7 +1,8 @@
 """OpenLineage: sends the events of runs and nodes to lineage servers (openlineage.io, spec 2).
 
 A run neither waits for a server nor fails because of it: a thread sends the events, and warns about unsent ones. A
-server that does not answer costs a run at most `ANSWER_S`, at its end, once everything about it is recorded.
+server that does not answer costs a run at most `ANSWER_S`, at its end, once everything about it is recorded. Ends that
+have not arrived are sent by the next run (see openlineage_delivery).
 A pipeline is a job and so is each of its nodes, `flights` and `flights.Trainer`; a channel is a dataset, and the spans
 that were read or written are its partitions. The library is imported only when OpenLineage is configured.
 """
@@ -32,6 +33,7 @@ from spanwise.scheduler.formatting import format_count, format_run_span, run_cal
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.run.openlineage_delivery import list_undelivered, note_delivered
 from spanwise.version import __version__
 
 if TYPE_CHECKING:
@@ -98,12 +100,17 @@ def emitting(settings: Settings, store: Store, observe: Observer) -> Iterator[Ob
             for each in _spell_out(store, event):
                 sender.put(each)
         except SpanwiseError as error:
-            log.warning("openlineage-send-failed", extra={"reason": f"{event.message}: {error}"})
+            log.warning("openlineage-send-failed", extra={"reason": f"{event.message or event.what}: {error}"})
 
     try:
         yield both
     finally:
-        sender.close()
+        arrived = sender.close()
+        try:
+            for pipeline, numbers in arrived.items():
+                note_delivered(store, pipeline, numbers)
+        except SpanwiseError as error:  # they are sent once more
+            log.warning("openlineage-delivery-not-recorded", extra={"reason": str(error)})
 
 
 def send_end(settings: Settings, store: Store, run: Run) -> None:
@@ -113,15 +120,19 @@ def send_end(settings: Settings, store: Store, run: Run) -> None:
 
 
 def _spell_out(store: Store, event: Event) -> Iterator[Event]:
-    """The event; of a run that died and was closed, the ends of its nodes and its own.
-
-    Also of nodes that had ended: what was recorded last may not have been sent. To send an end again changes nothing.
-    """
-    if event.what != "abandoned-run-closed":
-        yield event
+    """The event; of a run that died and was closed, its ends; of one that begins, also those that have not arrived."""
+    if event.what == "abandoned-run-closed":
+        pipeline, _, number = event.message.rpartition("/")
+        yield from _ends(store, store.run(pipeline, int(number)))
         return
-    pipeline, _, number = event.message.rpartition("/")
-    run = store.run(pipeline, int(number))
+    yield event
+    if event.what == "run-started":
+        for run in list_undelivered(store, event.run):
+            yield from _ends(store, run)
+
+
+def _ends(store: Store, run: Run) -> Iterator[Event]:
+    """The ends of a run's nodes and its own, whatever was sent of them: to send an end again changes nothing."""
     for execution in store.executions(run):
         if execution.state.ended and not execution.supplied:
             yield Event(what="node-completed", run=run, node=execution.node, execution=execution)
@@ -158,6 +169,8 @@ class _EventSender:
         self._converter = converter
         self._waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._unsent = 0
+        self._ended: list[Run] = []  # whose ends have arrived
+        self._incomplete: set[str] = set()  # names of runs of which an event has not
         self._sent_s: float | None = None  # monotonic: since when the event that was sent last waits for its answer
         self._thread = threading.Thread(target=self._send_all, name="openlineage", daemon=True)
         self._thread.start()
@@ -165,8 +178,11 @@ class _EventSender:
     def put(self, event: Event) -> None:
         self._waiting.put(event)
 
-    def close(self) -> None:
-        """Waits for unsent events: at most `LINGER_S`, and no longer than `ANSWER_S` for the answer to one."""
+    def close(self) -> dict[str, set[int]]:
+        """Waits for unsent events: at most `LINGER_S`, and no longer than `ANSWER_S` for the answer to one.
+
+        Returns the runs of each pipeline whose ends have arrived, with those of their nodes.
+        """
         self._waiting.put(None)
         deadline = time.monotonic() + LINGER_S
         while self._thread.is_alive() and time.monotonic() < deadline and not self._is_stuck():
@@ -176,6 +192,11 @@ class _EventSender:
             log.warning(
                 "openlineage-events-unsent", extra={"reason": f"{format_count(max(1, left), 'event')} not sent"}
             )
+        arrived: dict[str, set[int]] = {}
+        for run in [*self._ended]:
+            if run.name not in self._incomplete:
+                arrived.setdefault(run.pipeline, set()).add(run.number)
+        return arrived
 
     def _is_stuck(self) -> bool:
         sent_s = self._sent_s
@@ -192,10 +213,20 @@ class _EventSender:
                 if not self._unsent:
                     log.warning("openlineage-send-failed", extra={"reason": f"{type(error).__name__}: {error}"})
                 self._unsent += 1
+                if not _is_refused(error):
+                    self._incomplete.add(event.run.name)
             finally:
                 self._sent_s = None
+            if event.what == "run-ended":
+                self._ended.append(event.run)
         with contextlib.suppress(Exception):  # all events are sent by now
             self._client.close(ANSWER_S)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether a server has read the event and will refuse it whenever it comes: HTTP 4xx, but not 408 and 429."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    return status in range(400, 500) and status not in (408, 429)
 
 
 @dataclass(frozen=True, kw_only=True)

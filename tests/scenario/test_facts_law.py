@@ -249,7 +249,7 @@ class Life:
         self.score, self.trainer, self.pusher = 1, "Learn", "Pusher"
         self.moments = [datetime.now(UTC)]
         self.pinned: set[str] = set()
-        self.unsent: set[str] = set()  #: the runs that died once their end was recorded
+        self.unsent: set[str] = set()  #: the runs that died once their end was recorded, until another run begins
         (folder / "facts.py").write_text(PIPELINE)
         (folder / "lake").mkdir()
         self.opened = [Client(settings.read(folder=folder)) for _ in range(2)]
@@ -294,8 +294,10 @@ class Life:
         names = {"score": self.score, "trainer": self.trainer, "pusher": self.pusher}
         return self.spanwise("run", "facts.py", *words, *(w for n, v in names.items() for w in ("--param", f"{n}={v}")))
 
-    def begin(self) -> None:
-        """A command takes the lease, and closes a run that was left open."""
+    def begin(self, *, run: bool = True) -> None:
+        """A command takes the lease and closes a run that was left open; a run also sends what one has not sent."""
+        if run:
+            self.unsent.clear()
         self.truth.states = [State.FAILED if state is State.RUNNING else state for state in self.truth.states]
 
     def run(self, span: int, *words: str, stopped: bool = False) -> None:
@@ -403,10 +405,12 @@ class Life:
         what = "its process dies" if outage is None else f"the metadata is away {outage}"
         self.log.append(f"at {moment:.3f} of the next command, {what}")
         self.deaths.kill_during(command, moment, outage=outage)
+        unsent = set(self.unsent)
         self.follow()
         newest = next(self.store.runs("facts"))
         if outage is None and newest.state.ended and newest.number > before:
-            self.unsent.add(newest.name)  # it may have died before it could send what it had recorded
+            unsent.add(newest.name)  # it may have died before it could send what it had recorded
+        self.unsent = unsent
 
     def interrupt(self) -> None:
         """A person decides something, and the command dies or loses the metadata: what was recorded holds."""
@@ -462,7 +466,7 @@ class Life:
         (plan,) = self.ask(*words, "--dry-run")
         planned = {each["name"] for each in plan["artifacts"]}
         assert not planned & self.pinned
-        self.begin()
+        self.begin(run=False)
         assert self.spanwise(*words) == 0
         (then,) = self.ask(*words, "--dry-run")
         assert then["artifacts"] == []

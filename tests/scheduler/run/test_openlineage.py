@@ -19,7 +19,7 @@ from spanwise.orchestrator.publisher import ABANDONED
 from spanwise.orchestrator.run_request import Event
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.run import openlineage
+from spanwise.scheduler.run import openlineage, openlineage_delivery
 from tests.scheduler.past import Past
 from tests.scheduler.records import DAY, NOON
 
@@ -422,6 +422,109 @@ def test_a_transport_without_a_type_is_refused(folder, spanwise):
 
     assert code == 2
     assert "openlineage.transport.type: field required" in err
+
+
+def ended(past, **changes):
+    past.store.update_run(replace(past.run, **changes))
+    return Event(what="run-ended", run=past.store.run("flights", past.run.number))
+
+
+def finish(past, server, *, span=DAY, events=None):
+    """A run of one node begins and ends, and its events are sent; `events` are those that its process lives to see."""
+    past.begin(span)
+    begun = started(past)
+    past.ingest(span)
+    (node,) = past.store.executions(past.run)
+    told_of = [begun, Event(what="node-completed", run=past.run, node=node.node, execution=node), ended(past)]
+    known = settings(past.folder, transport=to_http(server))
+    with openlineage.emitting(known, past.store, lambda _event: None) as observe:
+        for event in told_of[:events]:
+            observe(event)
+
+
+def ends(server):
+    """The job of each end that came, and whether it is of the first run, in order."""
+    first = server.events[0]["run"]["runId"] if server.events else ""
+    nodes = openlineage.EventConverter(namespace="spanwise", home="")._id("flights/1/ExampleGen/1")
+    return [
+        (e["job"]["name"], e["run"]["runId"] in (first, nodes)) for e in server.events if e["eventType"] == "COMPLETE"
+    ]
+
+
+@pytest.mark.parametrize("events", [1, 2])
+def test_a_run_that_died_before_it_had_sent_its_end_is_ended_by_the_next(tmp_path, server, events):
+    """It had recorded it. A server would show it as running for ever."""
+    past = Past(tmp_path)
+    finish(past, server, events=events)
+    finish(past, server, span=DAY + 1)
+
+    found = ends(server)
+    assert found[-4:] == [
+        ("flights.ExampleGen", True),
+        ("flights", True),
+        ("flights.ExampleGen", False),
+        ("flights", False),
+    ]
+    assert len(found) == events + 3
+
+    finish(past, server, span=DAY + 2)
+    assert len(ends(server)) == events + 5, "what has arrived is not sent again"
+
+
+def test_a_server_that_was_away_gets_the_ends_of_the_runs_that_it_missed(tmp_path, server):
+    """When the next run of the pipeline begins, in the order of the runs."""
+    past = Past(tmp_path)
+    finish(past, server)
+    server.answer = 503
+    finish(past, server, span=DAY + 1)
+    finish(past, server, span=DAY + 2)
+    server.answer = 201
+    finish(past, server, span=DAY + 3)
+
+    came = [(e["eventType"], e["run"]["facets"]["nominalTime"]["nominalStartTime"][8:10]) for e in server.events]
+    assert came == [
+        ("START", "05"), ("COMPLETE", "05"), ("COMPLETE", "05"),
+        ("START", "08"), ("COMPLETE", "06"), ("COMPLETE", "06"), ("COMPLETE", "07"), ("COMPLETE", "07"),
+        ("COMPLETE", "08"), ("COMPLETE", "08"),
+    ]  # fmt: skip
+
+
+def test_what_a_server_refuses_is_not_sent_again(tmp_path, server):
+    """It would refuse it for ever."""
+    past = Past(tmp_path)
+    server.answer = 422
+    finish(past, server)
+    server.answer = 201
+    finish(past, server, span=DAY + 1)
+
+    assert len(server.events) == 3
+
+
+def test_runs_from_before_openlineage_are_not_sent(tmp_path, server):
+    """Nobody has asked for them."""
+    past = Past(tmp_path)
+    past.begin(DAY)
+    past.ingest(DAY)
+    finish(past, server, span=DAY + 1)
+
+    assert len(server.events) == 3
+
+
+def test_of_many_missed_runs_the_last_are_sent(tmp_path, server, monkeypatch, caplog):
+    """A run does not send the history of years, and says which it has given up."""
+    monkeypatch.setattr(openlineage_delivery, "RESENT_RUNS", 2)
+    past = Past(tmp_path)
+    finish(past, server)
+    server.answer = 503
+    for day in range(1, 5):
+        finish(past, server, span=DAY + day)
+    server.answer = 201
+    finish(past, server, span=DAY + 5)
+
+    days = [e["run"]["facets"]["nominalTime"]["nominalStartTime"][8:10] for e in server.events[3:]]
+    assert [*dict.fromkeys(days)] == ["10", "08", "09"]
+    given_up = [r.reason for r in caplog.records if r.getMessage() == "openlineage-runs-given-up"]
+    assert given_up == [f"1 run, the last of them flights/{number}, whose ends have not arrived" for number in (2, 3)]
 
 
 @pytest.mark.parametrize("words", [("stop", "flights/1"), ("gc", "flights"), None])
