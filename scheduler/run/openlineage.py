@@ -104,13 +104,13 @@ def emitting(settings: Settings, store: Store, observe: Observer) -> Iterator[Ob
 
     try:
         yield both
-    finally:
-        arrived = sender.close()
-        try:
-            for pipeline, numbers in arrived.items():
-                note_delivered(store, pipeline, numbers)
-        except SpanwiseError as error:  # they are sent once more
-            log.warning("openlineage-delivery-not-recorded", extra={"reason": str(error)})
+    except BaseException:  # the metadata may be away: whoever ends now does not ask them again
+        sender.close()
+        raise
+    try:
+        note_delivered(store, sender.close())
+    except SpanwiseError as error:  # they are sent once more
+        log.warning("openlineage-delivery-not-recorded", extra={"reason": str(error)})
 
 
 def send_end(settings: Settings, store: Store, run: Run) -> None:

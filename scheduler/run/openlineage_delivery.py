@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
@@ -42,13 +42,14 @@ def list_undelivered(store: Store, run: Run) -> list[Run]:
     return [each for each in reversed(behind) if each.state.ended]
 
 
-def note_delivered(store: Store, pipeline: str, arrived: Collection[int]) -> None:
-    """Notes that the ends of these runs have arrived; those behind one that has not are sent once more."""
-    claim = store.find_claim(_KIND, pipeline)
-    if claim is None:
-        return
-    delivered = before = claim.get_int(_DELIVERED)
-    while delivered + 1 in arrived:
-        delivered += 1
-    if delivered > before:
-        store.amend(Claim(_KIND, pipeline, {_DELIVERED: delivered}))
+def note_delivered(store: Store, arrived: Mapping[str, Collection[int]]) -> None:
+    """Notes that the ends of these runs of each pipeline have arrived; those behind a gap are sent once more."""
+    for pipeline, numbers in arrived.items():
+        claim = store.find_claim(_KIND, pipeline)
+        if claim is None:
+            continue
+        delivered = before = claim.get_int(_DELIVERED)
+        while delivered + 1 in numbers:
+            delivered += 1
+        if delivered > before:
+            store.amend(Claim(_KIND, pipeline, {_DELIVERED: delivered}))
