@@ -23,6 +23,9 @@ from spanwise.orchestrator.artifact import (
     Rejects,
     Report,
     Schema,
+    Statistics,
+    TransformCache,
+    TransformGraph,
 )
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Link, Store
@@ -83,6 +86,13 @@ JUDGEMENTS = frozenset(
     kind.kind for kind in (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
 )
 """The types of artifacts that only describe data or models."""
+
+_WITHOUT_ROWS = JUDGEMENTS.union(kind.kind for kind in (Model, Statistics, TransformCache, TransformGraph))
+
+
+def may_hold_rows(kind: str) -> bool:
+    """Whether artifacts of this type may hold rows to train on: examples, predictions, and every user-defined type."""
+    return kind not in _WITHOUT_ROWS
 
 
 def passes_rows(read: Artifact, made: Artifact) -> bool:

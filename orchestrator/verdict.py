@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from spanwise.orchestrator.artifact import Artifact, Judgement, Mark, Model, Statistics
+from spanwise.orchestrator.artifact import Artifact, Judgement, Mark, Model
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.digest import digest
-from spanwise.orchestrator.lineage import find_makers
+from spanwise.orchestrator.lineage import find_makers, may_hold_rows
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 
 T = TypeVar("T")
@@ -169,36 +169,36 @@ def _weigh_together(standings: Sequence[Standing]) -> Standing:
 
 
 def find_origins(store: Store, model: Artifact) -> list[Artifact]:
-    """The models that a model was made of by components that read no rows: what is decided about them is about it."""
+    """The models that a model was made of by components that read no rows: what is decided about them is about it.
+
+    One that records a base was trained from that, which no export is.
+    """
     return find_origins_of_many(store, [model])[model.name]
 
 
 def find_origins_of_many(
-    store: Store, models: Iterable[Artifact], known: Iterable[Artifact] = ()
+    store: Store, models: Collection[Artifact], known: Iterable[Artifact] = ()
 ) -> dict[str, list[Artifact]]:
     """The same of each of many models, by its name; `known` are artifacts that need not be read again."""
     names = {model.id: model.name for model in models}
+    trained = {model.id for model in models if model.properties.get("base") is not None}
     makers = find_makers(store.links(artifacts=names, read=False))
     read: dict[int, list[int]] = defaultdict(list)
     for link in store.links(executions=set(makers.values()), read=True):
         read[link.execution].append(link.artifact)
-    rows = {artifact.id for artifact in known if _holds_rows(artifact)}
+    rows = {artifact.id for artifact in known if may_hold_rows(artifact.kind)}
     unread = {i for ids in read.values() if rows.isdisjoint(ids) for i in ids}
     found = {artifact.id: artifact for artifact in store.artifacts_by_id(unread)}
-    rows.update(artifact.id for artifact in found.values() if _holds_rows(artifact))
+    rows.update(artifact.id for artifact in found.values() if may_hold_rows(artifact.kind))
     direct: dict[str, list[Artifact]] = {name: [] for name in names.values()}
     for model, maker in makers.items():
-        if rows.isdisjoint(read[maker]):
+        if model not in trained and rows.isdisjoint(read[maker]):
             direct[names[model]] = [found[i] for i in sorted(read[maker]) if found[i].kind == Model.kind]
-    further = find_origins_of_many(store, itertools.chain(*direct.values())) if any(direct.values()) else {}
+    further = find_origins_of_many(store, [*itertools.chain(*direct.values())]) if any(direct.values()) else {}
     return {
         name: [*made_of, *itertools.chain(*(further[each.name] for each in made_of))]
         for name, made_of in direct.items()
     }
-
-
-def _holds_rows(artifact: Artifact) -> bool:
-    return "split_names" in artifact.properties and artifact.kind != Statistics.kind
 
 
 def is_given(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from spanwise.orchestrator.artifact import SpanRows
 from spanwise.orchestrator.component import Channel, Component, Resolver
 from spanwise.orchestrator.errors import PipelineError
+from spanwise.orchestrator.lineage import may_hold_rows
 
 
 def refuse_other_blessings(node: Component, *names: str) -> None:
     """Refuses a connected blessing of another model than the one connected as `model`: that one would be unjudged.
 
-    A model that a component makes of the judged one without examples, such as an export, may have its blessing; one
-    that was trained from it may not. A judge that has no input `model` is believed.
+    A model that a component makes of the judged one without rows, such as an export, may have its blessing; one that
+    was trained from it may not. A type of the user's own may hold rows. A judge that has no input `model` is believed.
 
     Raises:
         PipelineError: both models are named.
@@ -44,4 +44,4 @@ def _is_made_of(model: Channel, judged: Channel) -> bool:
     if not isinstance(model.producer, Component):
         return False
     read = [channel for channels in model.producer.inputs.values() for channel in channels]
-    return not any(issubclass(each.kind, SpanRows) for each in read) and any(_is_made_of(each, judged) for each in read)
+    return not any(may_hold_rows(each.kind.kind) for each in read) and any(_is_made_of(each, judged) for each in read)

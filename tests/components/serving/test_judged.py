@@ -3,11 +3,13 @@
 import pytest
 
 from spanwise import (
+    Artifact,
     BulkInferrer,
     Champion,
     Component,
     Evaluator,
     ExampleGen,
+    Examples,
     InfraValidator,
     Input,
     Latest,
@@ -26,6 +28,18 @@ def predict(model_dir, table): ...
 def train(task): ...
 
 
+class Prepared(Artifact, kind="Prepared"):
+    """Features, as somebody keeps them."""
+
+
+class Prepare(Component):
+    def run(self, examples: Input[Examples], prepared: Output[Prepared]) -> None: ...
+
+
+class Tune(Component):
+    def run(self, prepared: Input[Prepared], base: Input[Model], model: Output[Model]) -> None: ...
+
+
 class Export(Component):
     def run(self, model: Input[Model], exported: Output[Model]) -> None: ...
 
@@ -42,6 +56,8 @@ EVALUATOR = Evaluator(
 )
 INFRA = InfraValidator(examples=INGEST["examples"], model=ONE["model"], predict_fn=predict)
 EXPORT = Export(model=ONE["model"])
+PREPARED = Prepare(examples=INGEST["examples"])
+TUNED = Tune(prepared=PREPARED["prepared"], base=ONE["model"])
 CHAMPION = Champion(ONE["model"])
 
 
@@ -61,6 +77,12 @@ def test_a_blessing_of_another_model_is_refused(blessings):
     """Also of one that it was trained from: nothing would have judged it."""
     with pytest.raises(PipelineError, match=r"takes the model Other\['model'\], .*, which judges One\['model'\]"):
         push(OTHER["model"], **blessings)
+
+
+def test_a_model_that_was_trained_on_features_of_an_own_type_is_no_export():
+    """The type may hold rows, so that nothing would have judged what was learned from them."""
+    with pytest.raises(PipelineError, match=r"takes the model Tune\['model'\], .*, which judges One\['model'\]"):
+        push(TUNED["model"], blessing=EVALUATOR["blessing"])
 
 
 @pytest.mark.parametrize("model", [OTHER["model"], CHAMPION["model"]])
