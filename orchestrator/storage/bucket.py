@@ -43,6 +43,7 @@ _ENDPOINT_VARIABLES = {  # the first is the one that messages name
     "az": ("AZURE_STORAGE_ENDPOINT",),
 }  # Google's is part of its account
 _used_by: int | None = None  # the process in which the library's threads run
+_forgotten = 0  # how often buckets were forgotten: a thread may be opening one meanwhile, by the settings of before
 
 
 class StorageBucket:
@@ -310,11 +311,13 @@ def open_bucket(home: ObjectUrl, *, retry_for: timedelta | None = None) -> Stora
     if _used_by not in (None, me):
         return cast("StorageBucket", _open_helped(home, me))
     _used_by = me
-    return _open(home, retry_for)
+    return _open(home, retry_for, _forgotten)
 
 
 def forget_buckets() -> None:
     """Closes the buckets of this process: the next one is opened with the settings of the environment then."""
+    global _forgotten  # noqa: PLW0603
+    _forgotten += 1
     _open.cache_clear()
     _open_helped.cache_clear()
 
@@ -325,7 +328,7 @@ def _open_helped(home: ObjectUrl, process: int) -> HelpedBucket:  # noqa: ARG001
 
 
 @functools.lru_cache(maxsize=64)
-def _open(home: ObjectUrl, retry_for: timedelta | None) -> StorageBucket:
+def _open(home: ObjectUrl, retry_for: timedelta | None, forgotten: int) -> StorageBucket:  # noqa: ARG001
     try:
         from obstore import exceptions, store
     except ImportError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from spanwise.orchestrator.errors import StorageError
-from spanwise.orchestrator.storage import forget_buckets, open_bucket, parse_url
+from spanwise.orchestrator.storage import bucket, forget_buckets, open_bucket, parse_url
 
 pytest.importorskip("obstore")
 
@@ -46,3 +49,23 @@ def test_an_endpoint_with_a_scheme_is_taken(value, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", value)
 
     assert open_bucket(parse_url("s3://lake/rides")) is not None
+
+
+def test_a_bucket_that_was_being_opened_while_all_were_forgotten_is_forgotten_too(monkeypatch):
+    """It has the settings of before: whoever asked for the next one went by another endpoint than was set by then."""
+    connecting, forgotten, connect = threading.Event(), threading.Event(), bucket._connect
+
+    def connect_late(*arguments):
+        made = connect(*arguments)
+        connecting.set()
+        assert forgotten.wait(60)
+        return made
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
+    monkeypatch.setattr(bucket, "_connect", connect_late)
+    with ThreadPoolExecutor(1) as thread:
+        opening = thread.submit(open_bucket, parse_url("s3://lake/rides"))
+        assert connecting.wait(60)
+        forget_buckets()
+        forgotten.set()
+        assert opening.result() is not open_bucket(parse_url("s3://lake/rides"))
