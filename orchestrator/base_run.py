@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Never
 
+from spanwise.orchestrator.artifact import Artifact, Model
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED
-from spanwise.orchestrator.component import Channel, Resolver
+from spanwise.orchestrator.component import Channel, Component, Resolver
 from spanwise.orchestrator.driver import format_choice, histories_of, is_on_disk
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
+from spanwise.orchestrator.history import Withheld
+from spanwise.orchestrator.history import span_of as span_of_artifact
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
 from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
@@ -152,21 +158,42 @@ class _Search:
             )
 
     def _refuse_withheld(self, candidate: _Candidate) -> None:
-        """Refuses a run whose resolvers chose what was refused since: whatever it made must not go further."""
+        """Refuses a run that has read, or whose models have learned, what was refused since: it must not go further."""
+        made = [
+            artifact
+            for name, execution in candidate.executions.items()
+            if isinstance(self._pipeline.nodes.get(name), Component)
+            for artifact in itertools.chain(*execution.outputs.values())
+        ]
+        models = [artifact for artifact in made if artifact.kind == Model.kind]
         for name, execution in candidate.executions.items():
             node = self._pipeline.nodes.get(name)
             if not isinstance(node, Resolver):
                 continue
-            histories = histories_of(self._store, candidate.run, node, {}, self._pipeline.scopes[name])
-            for key, artifact in ((key, a) for key, chosen in execution.outputs.items() for a in chosen):
-                withheld = histories[key].objection(artifact)
-                if withheld is not None:
-                    raise UsageError(
-                        f"This part of {self._pipeline.name!r} would read run {candidate.run.number}, in which {name} "
-                        f"chose {format_choice((artifact,), candidate.run)}, which does not count any more: "
-                        f"{withheld}.\n"
-                        f"Learn without it:  {self._command(self._pipeline.select(first=(name,)))}"
-                    )
+            for key, history in histories_of(self._store, candidate.run, node, {}, self._pipeline.scopes[name]).items():
+                for artifact in execution.outputs.get(key, ()):
+                    if (withheld := history.objection(artifact)) is not None:
+                        self._refuse_choice(candidate.run, name, artifact, withheld)
+                for model in models:
+                    if (withheld := history.find_refused(model)) is not None:
+                        self._refuse_model(candidate.run, model, withheld)
+
+    def _refuse_choice(self, run: Run, resolver: str, artifact: Artifact, withheld: Withheld) -> Never:
+        raise UsageError(
+            f"This part of {self._pipeline.name!r} would read run {run.number}, in which {resolver} chose "
+            f"{format_choice((artifact,), run)}, which does not count any more: {withheld}.\n"
+            f"Learn without it:  {self._command(self._pipeline.select(first=(resolver,)))}"
+        )
+
+    def _refuse_model(self, run: Run, model: Artifact, withheld: Withheld) -> Never:
+        counted = Calendar.from_name(withheld.artifact.properties.get("calendar") or run.calendar)
+        span = counted.label(span_of_artifact(withheld.artifact))
+        tainted = shlex.join(["spanwise", "tainted", self._pipeline.name, "--span", span])
+        raise UsageError(
+            f"This part of {self._pipeline.name!r} would read run {run.number}, whose {model.name} learned from "
+            f"{format_choice((withheld.artifact,), run)} through the model that it was trained on from, which does not "
+            f"count any more: {withheld}.\nSee how to train without it:  {tainted}"
+        )
 
     def _first_current(self, selection: Selection) -> tuple[_Candidate | None, _Candidate | None]:
         """The newest run that is up to date, and the newest that is not, of those that have all that a part reads."""
@@ -185,7 +212,7 @@ class _Search:
         """
         wanted, span = set(needed), self._span
         for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
-            if run.replay or run.trigger is Trigger.PUSH or (run.span is not None and span not in (None, run.span)):
+            if not run.ordinary or (run.span is not None and span not in (None, run.span)):
                 continue
             chosen = _outputs(self._store, run, self._as_of, usable=usable)
             if wanted <= set(chosen) and (span is None or not wanted or span_of(run, chosen.values()) == span):

@@ -321,7 +321,8 @@ def _find_decided(node: Component, run: Run, store: Store, inputs: Artifacts) ->
     if not any(issubclass(spec.kind, Blessing) for spec in read_signature(type(node)).inputs.values()):
         return {}
     models = (a for found in inputs.values() for a in found if a.kind == Model.kind)
-    said = [find_standing_of_model(store, model, as_of=run.as_of).personal for model in models]
+    as_of = run.as_of if run.replay else None
+    said = [find_standing_of_model(store, model, as_of=as_of).personal for model in models]
     words = [verdict.word for verdict in said if verdict is not None]
     return {"verdict": " and ".join(words)} if words else {}
 

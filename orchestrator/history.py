@@ -10,6 +10,7 @@ from functools import cached_property
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar, Version
+from spanwise.orchestrator.lineage import Direction, passes_rows, walk
 from spanwise.orchestrator.renewal import current_of_span, current_of_spans, current_without_span
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.scope import GatedSource
@@ -42,10 +43,12 @@ class Withheld:
 class History:
     """The artifacts at one address of the store, as one run sees them.
 
-    With `as_of`, artifacts and verdicts that were recorded later do not exist. `mine` holds the artifacts that this run
-    has published, so that "the latest model" never means the model that this run has just trained (law 8). Where gates
-    judge the spans, those count whose newest version is accepted (law 13); an older version never takes its place.
-    Artifacts that record another calendar do not exist: an hour and a day of the same number are different spans.
+    With `as_of`, artifacts and verdicts that were recorded later do not exist; but unless the run is a replay, what
+    people have said since counts, as in a parallel run of a backfill, which is to see no other run. `mine` holds the
+    artifacts that this run has published, so that "the latest model" never means the model that this run has just
+    trained (law 8). Where gates judge the spans, those count whose newest version is accepted (law 13); an older
+    version never takes its place. Artifacts that record another calendar do not exist: an hour and a day of the same
+    number are different spans.
 
     It reads what was published for a span, and what gates said of it, once: one decision is made from one state.
     """
@@ -125,6 +128,15 @@ class History:
         """Why an artifact of a span does not count; None when it does."""
         return next((w for source in self.gated if (w := self._object(source, artifact)) is not None), None)
 
+    def find_refused(self, model: Artifact) -> Withheld | None:
+        """What a model, or one that it was trained on from, learned from this channel and was refused since."""
+        if not self.gated:
+            return None
+        above = walk(self.store, [model], Direction.UP, carries=passes_rows).artifacts
+        read = (a for _, a in sorted(above.items()) if a.name.startswith(f"{self.address}/"))
+        found = (withheld for artifact in read if (withheld := self.objection(artifact)) is not None)
+        return next((w for w in found if w.verdict is not None and w.artifact.id in above), None)
+
     def replaced_origin(self, artifact: Artifact) -> tuple[Artifact, Artifact] | None:
         """What an artifact was made from that other data of the same span has replaced since, and the newest of it.
 
@@ -154,8 +166,13 @@ class History:
 
     def blessed(self) -> Iterator[Artifact]:
         """The artifacts that are blessed, the newest publication first; a reuse blesses nothing."""
-        given = (a for a in self._by_publication() if is_given(self.store, "blessed", a, as_of=self.as_of))
-        return (a for a in given if find_standing_of_model(self.store, a, as_of=self.as_of).holds())
+        heard = not self.run.replay
+        return (
+            a
+            for a in self._by_publication()
+            if is_given(self.store, "blessed", a, as_of=self.as_of, people_later=heard)
+            and find_standing_of_model(self.store, a, as_of=self.as_of, people_later=heard).holds()
+        )
 
     def served(self, pushed_by: str | None = None) -> Iterator[tuple[Artifact, Push]]:
         """The artifacts that were pushed, by any node or this one, each with its push, the last push first."""
@@ -171,7 +188,9 @@ class History:
         """
         mine = {a.id for a in self.mine}
         for artifact, _ in self.served(pushed_by):
-            verdict = find_standing_of_model(self.store, artifact, as_of=self.as_of).personal
+            verdict = find_standing_of_model(
+                self.store, artifact, as_of=self.as_of, people_later=not self.run.replay
+            ).personal
             if artifact.id not in mine and (verdict is None or verdict.given):
                 return artifact
         return next(self.blessed(), None)
@@ -195,8 +214,13 @@ class History:
         """What gates and people said of the artifacts that were read, by name."""
         return {}
 
+    def judge(self, artifacts: Iterable[Artifact]) -> dict[str, Standing]:
+        """What gates and people said of artifacts, as this run sees it, by name."""
+        heard = not self.run.replay
+        return find_standings(self.store, "accepted", artifacts, as_of=self.as_of, people_later=heard)
+
     def _judge_ahead(self, artifacts: Sequence[Artifact]) -> None:
-        self._standings.update(find_standings(self.store, "accepted", artifacts, as_of=self.as_of))
+        self._standings.update(self.judge(artifacts))
 
     def _standing(self, artifact: Artifact) -> Standing:
         if artifact.name not in self._standings:

@@ -78,6 +78,11 @@ class Run:
     error: str | None = None
 
     @property
+    def ordinary(self) -> bool:
+        """Whether other runs may build on it: it is no replay, and no push of a model by name."""
+        return not self.replay and self.trigger is not Trigger.PUSH
+
+    @property
     def name(self) -> str:
         """`pipeline/number`, unique."""
         return f"{self.pipeline}/{self.number}"

@@ -82,11 +82,12 @@ class Standing:
 
 
 def read_logs(
-    store: Store, mark: Mark, logs: Iterable[str], *, as_of: datetime | None = None
+    store: Store, mark: Mark, logs: Iterable[str], *, as_of: datetime | None = None, people_later: bool = False
 ) -> dict[str, list[Verdict]]:
     """All verdicts in each of these logs that were recorded by `as_of`, oldest first; a few questions for all.
 
-    A log is named by its artifact, or by what all artifacts that are the same model have in common.
+    With `people_later`, also those of people that were recorded after it. A log is named by its artifact, or by what
+    all artifacts that are the same model have in common.
     """
     read: dict[str, list[Verdict]] = {log: [] for log in logs}
     left, first, size = list(read), 1, 2  # most have one verdict or none
@@ -99,7 +100,10 @@ def read_logs(
         first, size = first + size, 2 * size
     if as_of is None:
         return read
-    return {log: [v for v in found if v.created is not None and v.created <= as_of] for log, found in read.items()}
+    return {
+        log: [v for v in found if (people_later and v.personal) or (v.created is not None and v.created <= as_of)]
+        for log, found in read.items()
+    }
 
 
 def read_verdicts(store: Store, mark: Mark, artifact: str, *, as_of: datetime | None = None) -> list[Verdict]:
@@ -116,20 +120,29 @@ def read_verdicts_on(store: Store, mark: Mark, artifact: Artifact) -> list[Verdi
 
 
 def find_standings(
-    store: Store, mark: Mark, artifacts: Iterable[Artifact], *, as_of: datetime | None = None
+    store: Store,
+    mark: Mark,
+    artifacts: Iterable[Artifact],
+    *,
+    as_of: datetime | None = None,
+    people_later: bool = False,
 ) -> dict[str, Standing]:
     """What the verdicts on each of these artifacts amount to, by its name, as of a moment or now.
 
-    What a person has decided about a model holds for the same model published again.
+    With `people_later`, what people have said since that moment counts as well. What a person has decided about a model
+    holds for the same model published again.
     """
     shared = {artifact.name: _log_of_data(artifact) for artifact in artifacts}
-    logs = read_logs(store, mark, [*shared, *filter(None, shared.values())], as_of=as_of)
+    named = [*shared, *filter(None, shared.values())]
+    logs = read_logs(store, mark, named, as_of=as_of, people_later=people_later)
     return {name: _weigh(logs[name], logs[log] if log else ()) for name, log in shared.items()}
 
 
-def find_standing(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> Standing:
+def find_standing(
+    store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None, people_later: bool = False
+) -> Standing:
     """The same of one artifact."""
-    return find_standings(store, mark, [artifact], as_of=as_of)[artifact.name]
+    return find_standings(store, mark, [artifact], as_of=as_of, people_later=people_later)[artifact.name]
 
 
 def _weigh(verdicts: Iterable[Verdict], of_the_same: Sequence[Verdict]) -> Standing:
@@ -145,19 +158,23 @@ def _weigh(verdicts: Iterable[Verdict], of_the_same: Sequence[Verdict]) -> Stand
     return Standing(by_judge)
 
 
-def find_standing_of_model(store: Store, model: Artifact, *, as_of: datetime | None = None) -> Standing:
+def find_standing_of_model(
+    store: Store, model: Artifact, *, as_of: datetime | None = None, people_later: bool = False
+) -> Standing:
     """What the verdicts on a model amount to, with those on the models that it was made of, as by an export.
 
     The newest decision of a person about any of them counts; without one, what the judges said of each.
     """
-    return find_joint_standings(store, {model.name: [model, *find_origins(store, model)]}, as_of=as_of)[model.name]
+    group = {model.name: [model, *find_origins(store, model)]}
+    return find_joint_standings(store, group, as_of=as_of, people_later=people_later)[model.name]
 
 
 def find_joint_standings(
-    store: Store, groups: Mapping[str, Sequence[Artifact]], *, as_of: datetime | None = None
+    store: Store, groups: Mapping[str, Sequence[Artifact]], *, as_of: datetime | None = None, people_later: bool = False
 ) -> dict[str, Standing]:
     """The same of many groups, each a model with those that it was made of, by the names of the groups."""
-    standings = find_standings(store, "blessed", itertools.chain(*groups.values()), as_of=as_of)
+    judged = itertools.chain(*groups.values())
+    standings = find_standings(store, "blessed", judged, as_of=as_of, people_later=people_later)
     return {name: _weigh_together([standings[each.name] for each in group]) for name, group in groups.items()}
 
 
@@ -201,9 +218,11 @@ def find_origins_of_many(
     }
 
 
-def is_given(store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None) -> bool:
+def is_given(
+    store: Store, mark: Mark, artifact: Artifact, *, as_of: datetime | None = None, people_later: bool = False
+) -> bool:
     """Whether an artifact has the mark: the newest verdicts of all its judges give it, or that of a person does."""
-    return find_standing(store, mark, artifact, as_of=as_of).holds()
+    return find_standing(store, mark, artifact, as_of=as_of, people_later=people_later).holds()
 
 
 def judges_of(store: Store, mark: Mark, artifact: Artifact) -> tuple[str, ...]:

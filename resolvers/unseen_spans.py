@@ -9,7 +9,6 @@ from dataclasses import replace
 from spanwise.orchestrator import Artifact, Channel, History, Model, Node, ParameterError, PipelineError, Withheld
 from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import span_of
-from spanwise.orchestrator.lineage import Direction, passes_rows, walk
 from spanwise.orchestrator.store import Address
 from spanwise.resolvers.rolling_window import RollingWindow
 
@@ -69,7 +68,7 @@ class UnseenSpans(RollingWindow):
         address = Address(history.address.pipeline, self._models.node, self._models.key)
         models = replace(history, address=address, kind=Model, mine=(), gated=(), origins=(), calendar=None)
         newest = next(self._find_old_enough(models, chosen[0]), chosen[-1])
-        withheld = _find_refused(history, newest)
+        withheld = history.find_refused(newest)
         passed = "" if withheld is None else f"; {newest.name} learned from {self._describe(withheld)}"
         return f"which learned from spans to {self.calendar.label(max(learned))}{passed}"
 
@@ -77,7 +76,7 @@ class UnseenSpans(RollingWindow):
         """The newest model that learned only from spans before `first`, moved by the offset, and from none refused."""
         refused = None
         for model in self._find_old_enough(models, first):
-            if (withheld := _find_refused(spans, model)) is None:
+            if (withheld := spans.find_refused(model)) is None:
                 return model
             refused = refused or (model, withheld)
         before = self.calendar.label(span_of(first) - self.offset)
@@ -120,16 +119,6 @@ class UnseenSpans(RollingWindow):
 
     def _describe(self, refused: Withheld) -> str:
         return f"{self.calendar.label(span_of(refused.artifact))}, which was {refused} since"
-
-
-def _find_refused(spans: History, model: Artifact) -> Withheld | None:
-    """What a model, or one of its bases, learned from that was refused since; None where nothing was."""
-    if not spans.gated:
-        return None
-    above = walk(spans.store, [model], Direction.UP, carries=passes_rows)
-    read = (a for i, a in sorted(above.artifacts.items()) if a.name.startswith(f"{spans.address}/"))
-    found = (withheld for artifact in read if (withheld := spans.objection(artifact)) is not None)
-    return next((w for w in found if w.verdict is not None and w.artifact.id in above.artifacts), None)
 
 
 def _spans_learned(history: History, model: Artifact, beside: Artifact) -> set[int]:

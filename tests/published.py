@@ -51,7 +51,9 @@ class Published:
         append(self.store, [verdict])
 
     def history(self, channel, *, as_of=None, mine=(), gated=(), exclude=()):
-        run = Run(pipeline="taxi", number=9, as_of=as_of, source="taxi.py", exclude=tuple(exclude))
+        run = Run(
+            pipeline="taxi", number=9, as_of=as_of, replay=as_of is not None, source="taxi.py", exclude=tuple(exclude)
+        )
         return History(self.store, Address("taxi", channel.node, channel.key), channel.kind, run, tuple(mine), gated)
 
     def _publish(self, node, key, draft, inputs=()) -> Artifact:

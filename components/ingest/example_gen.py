@@ -36,7 +36,6 @@ from spanwise.orchestrator.signature import Attempt, Output
 from spanwise.orchestrator.span import SpanFiles, choose, list_spans
 from spanwise.orchestrator.span_pattern import Placeholder, SpanPattern, Wildcard
 from spanwise.orchestrator.storage import is_readable_url, is_web_url, refuse_url
-from spanwise.orchestrator.verdict import find_standing
 from spanwise.pipelines.input.readers.descriptor import Dialect, Format
 
 if TYPE_CHECKING:
@@ -384,7 +383,7 @@ def choose_comparison(past: History, span: int, version: int | None, digest: str
 
 def _is_refused(past: History, span: int) -> bool:
     newest = past.newest_version(span)
-    return newest is not None and find_standing(past.store, "accepted", newest, as_of=past.as_of).refusal() is not None
+    return newest is not None and past.judge([newest])[newest.name].refusal() is not None
 
 
 def _in_order(previous: object, columns: object) -> object:

@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.ledger.overdue import last_push, newest_pushes
@@ -296,8 +296,7 @@ def _has_done(run: Run, last_nodes: Collection[str]) -> bool:
 
     A push by name runs a Pusher, which may be the last node, on what was trained at another time.
     """
-    ordinary = not run.replay and run.trigger is not Trigger.PUSH
-    return run.state is State.COMPLETE and ordinary and set(last_nodes) <= set(run.nodes)
+    return run.state is State.COMPLETE and run.ordinary and set(last_nodes) <= set(run.nodes)
 
 
 def _ended(run: Run | None) -> datetime | None:

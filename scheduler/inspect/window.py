@@ -15,7 +15,6 @@ from spanwise.orchestrator.history import History, version_of
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanExcluder, SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
-from spanwise.orchestrator.verdict import find_standings
 from spanwise.scheduler.formatting import Document, format_table, format_time
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.project.load import Loaded
@@ -90,7 +89,7 @@ def _window(node: Resolver, explains: SpanResolver, histories: Mapping[str, Hist
 
 def _find_personal(history: History, chosen: Iterable[Artifact]) -> dict[str, str]:
     """The verdicts of people on what is chosen."""
-    standings = find_standings(history.store, "accepted", chosen, as_of=history.as_of)
+    standings = history.judge(chosen)
     return {name: str(standing.personal) for name, standing in standings.items() if standing.personal is not None}
 
 

@@ -217,9 +217,9 @@ def _newest_runs(store: Store, pipeline: str) -> list[Run]:
 def find_uses(store: Store, runs: Sequence[Run], loaded: Loaded | None = None) -> dict[int, list[str]]:
     """Who uses which artifacts of a pipeline with these newest runs, by id, apart from a running run.
 
-    In use are the artifacts of the newest run, which may be resumed, and of the newest complete one; of each part,
-    where parts are scheduled, since a later part reads it; those of the last success of each node, among the runs that
-    a partial run may be based on; those of unfinished backfills; and what the resolvers of `loaded` choose now.
+    In use are the artifacts of the newest run, which may be resumed; among the runs that others build on, those of the
+    newest complete one, of each part where parts are scheduled, since a later part reads it, and of the last success of
+    each node; those of unfinished backfills; and what the resolvers of `loaded` choose now.
     """
     uses: dict[int, dict[str, None]] = defaultdict(dict)
     succeeded: set[str] = set()
@@ -228,15 +228,15 @@ def find_uses(store: Store, runs: Sequence[Run], loaded: Loaded | None = None) -
     complete: set[frozenset[str]] = set()  # of which nodes; all runs are of the same where no parts are scheduled
     for number, run in enumerate(runs):
         nodes = frozenset(run.nodes if by_parts else ())
-        is_complete = run.state is State.COMPLETE
+        is_complete = run.ordinary and run.state is State.COMPLETE
         whole = number == 0 or (is_complete and nodes not in complete)
         complete |= {nodes} if is_complete else set()
-        if not whole and run.nodes and succeeded.issuperset(run.nodes):
+        if not whole and (not run.ordinary or (run.nodes and succeeded.issuperset(run.nodes))):
             continue  # nothing of it can be in use; to read it takes four questions
         for execution in store.executions(run):
             if whole or (execution.state.succeeded and execution.node not in succeeded):
                 _add_uses(uses, execution, run.name)
-            if execution.state.succeeded:
+            if run.ordinary and execution.state.succeeded:
                 succeeded.add(execution.node)
     for backfill in _unfinished_backfills(store, runs[0].pipeline):
         for execution in itertools.chain(*map(store.executions, record.backfill_runs(store, backfill).values())):

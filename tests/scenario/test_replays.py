@@ -17,6 +17,7 @@ from spanwise.orchestrator.testing import Lake, Trial
 from spanwise.orchestrator.verdict import read_verdicts
 from spanwise.resolvers import Latest, LatestBlessed, RollingWindow
 from spanwise.scheduler.run.resume import resume_request
+from tests.scenario.command_line import CommandLine
 
 
 def train(task):
@@ -225,3 +226,38 @@ def test_a_resumed_replay_is_a_replay(rides):
     assert resumed.run.replay
     assert told(resumed)["spans"] == ["1v1"]
     assert resumed.artifact("Trainer", "model").name == "rides/Trainer/model@4/1"
+
+
+FEATURES = """
+from spanwise import Component, Examples, Input, Model, Output, Pipeline, Report, RollingWindow
+from tests.scenario.random_life import Ingest, read_text
+
+class Prepare(Component):
+    def run(self, examples: Input[list[Examples]], report: Output[Report]) -> None:
+        (report.path / "text").write_text(" ".join(map(read_text, examples)))
+
+class Learn(Component):
+    def run(self, report: Input[Report], model: Output[Model]) -> None:
+        (model.path / "text").write_text(read_text(report))
+
+def flow() -> Pipeline:
+    ingest = Ingest(lake="lake")
+    window = RollingWindow(ingest["examples"], size=2, since=1, name="Window")
+    prepare = Prepare(examples=window["examples"])
+    return Pipeline("flow", [ingest, window, prepare, Learn(report=prepare["report"])])
+"""
+
+
+def test_a_collection_after_a_replay_keeps_what_a_partial_run_is_based_on(tmp_path, monkeypatch):
+    """No run is based on the replay, though it is the newest that is complete."""
+    bench = CommandLine(tmp_path, monkeypatch, FEATURES)
+    bench.arrive(1, "a")
+    bench.arrive(2, "b")
+    assert bench("run", "flow.py", "--span", "1") == 0
+    then = datetime.now(UTC).isoformat()
+    assert bench("run", "flow.py", "--span", "2") == 0
+    assert bench("run", "flow.py", "--span", "1", "--as-of", then) == 0
+
+    assert bench("gc", "flow.py", "--keep-younger", "0s", "--keep-last", "0") == 0
+
+    assert bench("run", "flow.py", "--from", "Learn") == 0

@@ -1,0 +1,132 @@
+"""What people say while work is under way or waits: a backfill that is resumed and a part that pushes heed it."""
+
+import pytest
+
+from spanwise.orchestrator.base_run import find_base_run
+from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.run import Trigger
+from spanwise.orchestrator.run_request import RunRequest
+from spanwise.scheduler.project.load import load
+from spanwise.scheduler.schedule.division import PartStart
+from spanwise.scheduler.schedule.part import nodes_behind, select_part
+from tests.scenario.command_line import CommandLine
+
+HEAD = """
+from pathlib import Path
+from spanwise import *
+from tests.scenario.random_life import Ingest, read_text
+
+class Listed(Ingest):
+    takes_span = True
+    def available(self, spans=None):
+        found = {int(file.name): int(file.read_text().split()[0]) for file in Path("lake").iterdir()}
+        return {span: version for span, version in found.items() if spans is None or span in spans}
+
+class Learn(Component):
+    def run(self, examples: Input[list[Examples]], base: Input[Model | None], model: Output[Model]) -> None:
+        before = read_text(base) if base else ""
+        (model.path / "text").write_text(" ".join([before, *map(read_text, examples)]))
+        model.spans, model.base = [a.span for a in examples], base.name if base else None
+"""
+
+DRIFT = f"""{HEAD}
+class Drift(Gate):
+    def run(self, examples: Input[Examples], other: Input[Examples | None], report: Output[Report]) -> None:
+        (report.path / "text").write_text(f"{{read_text(examples)}} against {{other and read_text(other)}}")
+        if Path("stop").exists():
+            raise RuntimeError("no memory left")
+
+def flow() -> Pipeline:
+    ingest = Listed(lake="lake", name="Ingest")
+    before = Previous(ingest["examples"], name="Before")
+    drift = Drift(examples=ingest["examples"], other=before["examples"])
+    window = RollingWindow(drift["examples"], size=2, since=1, missing=1, name="Window")
+    return Pipeline("flow", [ingest, before, drift, window, Learn(examples=window["examples"])])
+"""
+
+PREDICT = f"""{HEAD}
+class Predict(Component):
+    def run(self, examples: Input[Examples], other: Input[Model | None], report: Output[Report]) -> None:
+        (report.path / "text").write_text(f"{{read_text(examples)}} by {{other and other.name}}")
+        if Path("stop").exists():
+            raise RuntimeError("no memory left")
+
+def flow() -> Pipeline:
+    ingest = Listed(lake="lake", name="Ingest")
+    best = LatestBlessed(past("Learn", "model", Model), name="Best")
+    predict = Predict(examples=ingest["examples"], other=best["model"])
+    window = RollingWindow(ingest["examples"], size=2, since=1, missing=1, name="Window")
+    return Pipeline("flow", [ingest, best, predict, window, Learn(examples=window["examples"])])
+"""
+
+WARM = f"""{HEAD}
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+
+def flow() -> Pipeline:
+    ingest = Ingest(lake="lake")
+    check = Check(examples=ingest["examples"])
+    window = RollingWindow(check["examples"], size=1, name="Window")
+    before = Latest(past("Learn", "model", Model), name="Before")
+    learn = Learn(examples=window["examples"], base=before["model"])
+    return Pipeline("flow", [ingest, check, window, before, learn, Pusher(model=learn["model"], destination="serving")])
+"""
+
+
+@pytest.mark.parametrize("parallel", [[], ["--parallel", "2"]], ids=["alone", "parallel"])
+@pytest.mark.parametrize(
+    ("text", "reader", "words", "instead"),
+    [
+        (DRIFT, "Drift", ["refuse", "flow.py", "--span", "3"], "flow/Ingest/examples/2/1"),
+        (PREDICT, "Predict", ["unbless", "flow/Learn/model/3"], "flow/Learn/model/2"),
+    ],
+    ids=["refused", "taken back"],
+)
+def test_a_resumed_backfill_reads_nothing_that_a_person_has_refused_since(
+    tmp_path, monkeypatch, text, reader, words, instead, parallel
+):
+    """Its parallel runs do not see each other, for which they read what was there when it began."""
+    bench = CommandLine(tmp_path, monkeypatch, text)
+    for span in (1, 2, 3, 4):
+        bench.arrive(span, "a")
+    for span in (1, 2, 3):
+        assert bench("run", "flow.py", "--span", str(span)) == 0
+        assert bench("bless", f"flow/Learn/model/{span}", "--because", "good") == 0
+    (tmp_path / "stop").touch()
+    assert bench("backfill", "flow.py", "--span", "4", "--train-once", *parallel) == 1
+    (tmp_path / "stop").unlink()
+    assert bench(*words, "--because", "wrong unit") == 0
+    bench("backfill", "--resume", "flow/1")
+
+    done = (e for run in bench.store.runs("flow") for e in bench.store.executions(run) if e.node == reader)
+    read = next(e for e in done if e.state.succeeded).inputs["other"]
+    assert [artifact.name for artifact in read] == [instead]
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_part_does_not_read_what_a_refused_span_was_learned_into_through_a_base(tmp_path, monkeypatch, refused):
+    """The second model read span 2 itself, and span 1 through the model that it was trained on from."""
+    bench = CommandLine(tmp_path, monkeypatch, WARM)
+    for span in (1, 2):
+        bench.arrive(span, "a")
+        assert bench("run", "flow.py", "--span", str(span), "--skip", "Pusher") == 0
+    assert bench("refuse", "flow.py", "--span", str(refused), "--because", "wrong unit") == 0
+
+    pipeline = load("flow.py").pipeline
+    parts = (PartStart("ingest"), PartStart("train"), PartStart("push", ("Pusher",)))
+    push = RunRequest(
+        selection=select_part(pipeline, "push", parts),
+        behind=nodes_behind(pipeline, "push", parts),
+        trigger=Trigger.SCHEDULE,
+    )
+    with pytest.raises(UsageError, match="does not count any more: refused by") as caught:
+        find_base_run(bench.store, pipeline, push.selection, push)
+
+    command = str(caught.value).splitlines()[-1].partition("spanwise ")[2].split()
+    assert command[:2] == (["tainted", "flow"] if refused == 1 else ["run", "flow.py"])
+    if refused == 1:
+        assert [model["name"] for model in bench.ask(*command)["models"]] == [
+            "flow/Learn/model/1",
+            "flow/Learn/model/2",
+        ]
