@@ -12,7 +12,7 @@ import itertools
 import logging
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,9 +80,10 @@ class TaintReport:
     models: tuple[TaintedModel, ...]  #: oldest first
     others: tuple[Artifact, ...]  #: other artifacts made from it: examples, statistics, evaluations, …
     corrected: bool  #: every wrong version has a newer one
-    reached: bool  #: the newest window still contains the span
+    reached: bool  #: the newest window of a node that trains still contains the span, or may
     outlived: bool  #: the newest model of each node that trained these is not tainted
     backfill: str  #: the command that trains without the wrong data
+    target: str  #: the span in it, `SPAN` or `NODE=SPAN`
     typed: tuple[str, ...]  #: the arguments in it, "name=value"
 
     @property
@@ -167,9 +168,10 @@ def trace_taint(
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
     reached = _in_newest_window(store, versions, span, models, calendar)
-    target = span if reached else min(next(_spans(store, address, calendar)) for address in versions)
+    target = span if reached is not False else min(next(_spans(store, address, calendar)) for address in versions)
     file = source or format_source(newest.source) or f"{pipeline}.py"
     typed = [word for argument in newest.typed for word in ("--param", argument)]
+    force = ["--force"] if reached is None else []  # or it would be left out if no window contains it
     alone = next(iter(versions)).node if len(versions) == 1 < len(channels) else ""  # others may not have this span
     again = f"{alone}={format_span(target, calendar)}" if alone else format_span(target, calendar)
     return TaintReport(
@@ -181,9 +183,10 @@ def trace_taint(
         models=models,
         others=tuple(sorted((a for a in lineage.artifacts.values() if a.id not in mine), key=lambda a: a.id)),
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
-        reached=reached,
+        reached=reached is not False,
         outlived=_are_outlived(store, models),
-        backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again]),
+        backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again, *force]),
+        target=again,
         typed=newest.typed,
     )
 
@@ -334,24 +337,34 @@ def _destination(push: Artifact) -> str:
 
 
 def _in_newest_window(
-    store: Store, versions: dict[Address, list[Artifact]], span: int, models: Sequence[TaintedModel], calendar: Calendar
-) -> bool:
-    """Whether the newest window contains the span.
+    store: Store, channels: Collection[Address], span: int, models: Sequence[TaintedModel], calendar: Calendar
+) -> bool | None:
+    """Whether the newest window of a node that trains contains the span; None where that is not known.
 
-    It is as wide as that of the last model that learned from the span: it reaches as far back from the newest span, or
-    has as many spans, which differs where a window leaves some out and where it passes over gaps.
+    The nodes are those that trained the models which read the span. Replays count only where no other run did.
     """
-    last = next((m.model for m in reversed(models) if m.directly), None)
-    learned = [] if last is None else last.as_kind(Model).spans or []
-    if last is None or not learned:
+    read = [tainted for tainted in models if tainted.directly]
+    trained = [tainted for tainted in read if not tainted.replay] or read
+    current = [next(current_without_span(store, each)) for each in {_address(tainted.model) for tainted in trained}]
+    found = {_window_contains(store, address, span, model, calendar) for address in channels for model in current}
+    return True if True in found else None if None in found or not found else False
+
+
+def _window_contains(store: Store, address: Address, span: int, model: Artifact, calendar: Calendar) -> bool | None:
+    """Whether a window as wide as that of this model contains the span now; None where its width is not known.
+
+    It reaches as far back from the newest span, or has as many spans, which differs where a window leaves some out and
+    where it passes over gaps. One that held all spans which there were may be wider.
+    """
+    learned = model.as_kind(Model).spans
+    if not learned:
+        return None
+    there = list(itertools.islice(_spans(store, address, calendar), len(learned)))
+    earlier = (s for s in _spans(store, address, calendar) if _was_published(store, address, s, model))
+    newest_then = next(earlier, there[0])
+    if span in there or span >= there[0] - (newest_then - min(learned)):
         return True
-    for address in versions:
-        there = list(itertools.islice(_spans(store, address, calendar), len(learned)))
-        earlier = (s for s in _spans(store, address, calendar) if _was_published(store, address, s, last))
-        newest_then = next(earlier, there[0])
-        if span in there or span >= there[0] - (newest_then - min(learned)):
-            return True
-    return False
+    return False if any(s < min(learned) for s in earlier) else None
 
 
 def _was_published(store: Store, address: Address, span: int, before: Artifact) -> bool:

@@ -46,7 +46,13 @@ class Past:
             self.run = replace(recorded_run, nodes=(*recorded_run.nodes, node))
             self.store.update_run(self.run)
         begun = self.store.begin(
-            Execution(pipeline="flights", run=self.run.number, node=node, component=node.removesuffix("2"))
+            Execution(
+                pipeline="flights",
+                run=self.run.number,
+                node=node,
+                component=node.removesuffix("2"),
+                replay=self.run.replay,
+            )
         )
         recorded = {name: json.dumps(value) for name, value in (parameters or {}).items()}
         ended = replace(

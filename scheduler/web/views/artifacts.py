@@ -54,7 +54,7 @@ def show_tainted(site: WebSite, ask: Ask) -> Page:
         "label": named,
         "version": ask.query.get("version", ""),
         "versions": sorted({number_of_version(artifact) for artifact in found.published}),
-        "target": found.backfill.rpartition(" ")[2],
+        "target": found.target,
         "params": shlex.join(found.typed),
         "source": site.client.pipeline(pipeline).source,
         "graph": draw_descendants(site.store, found),

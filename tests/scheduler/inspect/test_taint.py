@@ -255,6 +255,45 @@ def test_a_window_that_left_a_span_out_still_contains_its_first(past, late):
     assert found.backfill == "spanwise backfill flights.py --span 2013-01-05"
 
 
+def test_the_windows_of_all_nodes_that_train_count(past):
+    """One trains every day on one day, another on three by a clock of its own, and would read the wrong one again."""
+    days = [past.ingest(DAY + n) for n in range(3)]
+    past.do("Trainer2", {"examples": days}, model=[past.draft(Model, "wide", spans=[DAY + n for n in range(3)])])
+    past.train(days[2:])
+    for number in (3, 4):
+        past.train([past.ingest(DAY + number)])
+
+    found = taint.trace_taint(past.store, "flights", DAY + 2)
+
+    assert found.reached
+    assert found.backfill == "spanwise backfill flights.py --span 2013-01-07"
+
+
+def test_a_window_that_held_all_spans_may_be_wider(past):
+    """As on the first days of a pipeline; its backfill trains whether it is or not."""
+    past.train([past.ingest(DAY)])
+    for number in range(1, 4):
+        past.ingest(DAY + number)
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert found.reached
+    assert found.backfill == "spanwise backfill flights.py --span 2013-01-05 --force"
+
+
+def test_the_window_of_a_replay_does_not_count(past):
+    """No other run reads what it has made, however wide its window was."""
+    days = [past.ingest(DAY + n) for n in range(5)]
+    past.train(days[1:3])
+    past.train(days[3:])
+    past.begin(replay=True)
+    past.do("Trainer", {"examples": days[1:]}, model=[past.draft(Model, "m", spans=[DAY + n for n in range(1, 5)])])
+
+    found = taint.trace_taint(past.store, "flights", DAY + 1)
+
+    assert not found.reached
+
+
 def test_what_serves_is_what_lies_there(corrected):
     """Somebody has taken the newest version away, so the one before it serves again."""
     shutil.rmtree(corrected.serving / "102")

@@ -94,6 +94,19 @@ def test_an_evaluation_that_is_gone_or_damaged_leaves_the_metrics_that_were_reco
     assert "0.7" in text_of(found)
 
 
+def test_the_backfill_of_a_wrong_span_is_planned_for_the_span(past, page):
+    """Whatever else the command beside it says: the window may be wider than that of the first day."""
+    past.begin(FIRST)
+    past.train([past.ingest(FIRST)])
+    past.begin(FIRST + 1)
+    past.ingest(FIRST + 1)
+
+    found = page("/p/flights/tainted?span=2013-01-01").text
+
+    assert "--span 2013-01-01 --force" in found
+    assert "first=2013-01-01&amp;last=2013-01-01" in found
+
+
 def test_what_a_wrong_span_reached_is_a_graph_of_which_each_box_is_a_page(past, page):
     """A model that was warm-started from a tainted one is reached too; one of other days is not."""
     wrong, tainted = evaluated(past, 0, 0.7)
