@@ -54,8 +54,13 @@ class Push:
     @property
     def place(self) -> str:
         """The folder or URL that holds its version and others; where it names no version, what the Pusher says."""
-        folder, _, version = self.destination.rpartition("/")
-        return folder if version.isdecimal() else self.destination or self.node
+        return find_place(self.destination, self.node)
+
+
+def find_place(destination: str, node: str) -> str:
+    """The place that a destination of a Pusher is in: what is pushed there later serves instead."""
+    folder, _, version = destination.rpartition("/")
+    return folder if version.isdecimal() else destination or node
 
 
 def pushes(store: Store, channel: str, *, as_of: datetime | None = None) -> Iterator[Push]:

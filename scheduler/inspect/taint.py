@@ -24,7 +24,15 @@ from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, 
 from spanwise.orchestrator.node_history import find_newest_successes
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Run, Trigger, format_source
-from spanwise.orchestrator.serving import PointedVersion, highest_version, read_pointed, read_record
+from spanwise.orchestrator.serving import (
+    PointedVersion,
+    Push,
+    find_place,
+    highest_version,
+    last_pushes,
+    read_pointed,
+    read_record,
+)
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, number_of
 from spanwise.scheduler.formatting import (
@@ -276,15 +284,15 @@ def _run(step: Step) -> str:
 class _ServedModels:
     """What each destination serves: the highest version in its folder, or what its pointer in object storage says.
 
-    A destination that cannot be seen from here serves the last push. One whose folder is gone, while the folder that
-    held it is here, serves nothing. Each destination is read once.
+    A destination that cannot be seen from here serves the last push, of whichever Pusher. One whose folder is gone,
+    while the folder that held it is here, serves nothing. Each destination is read once.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._seen: dict[str, Path | None] = {}
         self._pointed: dict[str, PointedVersion | None] = {}
-        self._last: dict[tuple[str, Address], Artifact | None] = {}
+        self._last: dict[str, dict[str, Push]] = {}  # by pipeline and place
 
     def serves(self, push: Artifact, model: Artifact) -> bool:
         destination = _destination(push)
@@ -301,8 +309,8 @@ class _ServedModels:
             return served is not None and (str(served) == mine or read_record(served, "content") == model.content)
         if push.properties.get("pushed_version") and Path(destination).is_absolute() and _is_gone(Path(destination)):
             return False
-        last = self._newest(destination, push)
-        return last is not None and last.properties.get("model") == model.name
+        last = self._last_push(_address(push).pipeline, destination)
+        return last is not None and last.model == model.name
 
     def _read_pointed(self, destination: str) -> PointedVersion | None:
         if destination not in self._pointed:
@@ -313,12 +321,10 @@ class _ServedModels:
                 self._pointed[destination] = None
         return self._pointed[destination]
 
-    def _newest(self, destination: str, push: Artifact) -> Artifact | None:
-        address = _address(push)
-        if (destination, address) not in self._last:
-            pushes = (a for a in self._store.newest(address) if a.properties.get("pushed"))
-            self._last[destination, address] = next((a for a in pushes if _destination(a) == destination), None)
-        return self._last[destination, address]
+    def _last_push(self, pipeline: str, destination: str) -> Push | None:
+        if pipeline not in self._last:
+            self._last[pipeline] = {push.place: push for push in last_pushes(self._store, pipeline)}
+        return self._last[pipeline].get(destination)
 
 
 def _is_gone(destination: Path) -> bool:
@@ -331,9 +337,8 @@ def _address(artifact: Artifact) -> Address:
 
 
 def _destination(push: Artifact) -> str:
-    """The folder of versions that was pushed to."""
-    where, version = str(push.properties.get("pushed_destination") or ""), push.properties.get("pushed_version")
-    return where.removesuffix(f"/{version}") if version else where
+    """The folder of versions that was pushed to, or how the Pusher names the place."""
+    return find_place(str(push.properties.get("pushed_destination") or ""), _address(push).node)
 
 
 def _in_newest_window(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spanwise.orchestrator import Blessing, Evaluation, Examples, Execution, Model, PushedModel, Run, State, Statistics
+from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.verdict import append, verdicts_of
 
@@ -67,7 +68,8 @@ class Past:
             error=error,
             reason="no cached result matched" if reused is None else "same as before",
         )
-        made = self.store.publish(ended).outputs
+        pushes = [] if ended.replay else claim_pushes(self.store, ended, itertools.chain(*outputs.values()))
+        made = self.store.publish(ended, *pushes).outputs
         if reused is None:
             append(self.store, verdicts_of(itertools.chain(*outputs.values()), judge=node, run=self.run.name))
         return made

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from spanwise.orchestrator import Artifact, Model, NotRecorded, UsageError
+from spanwise.orchestrator import Artifact, Model, NotRecorded, PushedModel, UsageError
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.inspect import taint
@@ -324,6 +324,20 @@ def test_where_nothing_can_be_seen_the_last_push_serves(past):
 
     assert [t.serves for t in before.models] == [True]
     assert [t.serves for t in after.models] == [False]
+
+
+def test_what_a_renamed_pusher_pushes_replaces_what_was_there(past):
+    """The place is an endpoint, and what was pushed to it last serves."""
+    endpoint = {"pushed": 1, "pushed_destination": "https://serve/flights"}
+    first, second = past.train([past.ingest(DAY)]), past.train([past.ingest(DAY + 1)])
+    past.ingest(DAY, version=2)
+    for node, model in (("Pusher", first), ("Deploy", second)):
+        past.do(node, {"model": [model]}, pushed_model=[past.draft(PushedModel, model=model.name, **endpoint)])
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert [t.serves for t in found.models] == [False]
+    assert [p.destination for p in found.models[0].pushes] == ["https://serve/flights"]
 
 
 def test_a_destination_that_is_gone_serves_nothing(past):
