@@ -12,7 +12,7 @@ import itertools
 import logging
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from spanwise.orchestrator.serving import (
 )
 from spanwise.orchestrator.storage import is_object_url
 from spanwise.orchestrator.store import Address, Store, number_of
+from spanwise.orchestrator.verdict import find_origins_of_many
 from spanwise.scheduler.formatting import (
     Document,
     format_count,
@@ -53,7 +54,7 @@ _NEAREST = 5  # how many spans to name when one does not exist
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPush:
-    """One push of a model."""
+    """One push of a model, or of what was made of it without reading rows."""
 
     artifact: Artifact
     destination: str  #: the folder of versions, or how the pusher names the place
@@ -67,9 +68,10 @@ class TaintedModel:
     model: Artifact
     run: str  #: the run that trained it
     bases: tuple[str, ...] = ()  #: names of tainted models that it was warm-started from
+    origins: tuple[str, ...] = ()  #: names of tainted models that it was made of without reading rows, as an export is
     directly: bool = False  #: it read the wrong data itself
     replay: bool = False  #: a replay trained it, which no other run reads
-    pushes: tuple[ModelPush, ...] = ()
+    pushes: tuple[ModelPush, ...] = ()  #: also of what was made of it
 
     @property
     def serves(self) -> bool:
@@ -254,27 +256,38 @@ def _missing_span_message(
 
 
 def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
-    pushes: dict[str, list[Artifact]] = defaultdict(list)
-    for artifact in sorted(found.artifacts.values(), key=lambda a: a.id):
-        if artifact.kind == PushedModel.kind and artifact.properties.get("pushed"):
-            pushes[str(artifact.properties.get("model"))].append(artifact)
-    served = _ServedModels(store)
-    for model in sorted((a for a in found.artifacts.values() if a.kind == Model.kind), key=lambda a: a.id):
+    models = sorted((a for a in found.artifacts.values() if a.kind == Model.kind), key=lambda a: a.id)
+    origins = find_origins_of_many(store, models, found.artifacts.values())
+    pushes = _list_pushes(store, found, origins)
+    for model in models:
         step = found.producer(model.id)
         if step is None:
             continue  # the wrong artifact itself
         read = [found.artifacts[i] for i in step.inputs if passes_rows(found.artifacts[i], model)]
+        made_of = {origin.id for origin in origins[model.name]}
         yield TaintedModel(
             model=model,
             run=_run(step),
-            bases=tuple(a.name for a in read if a.kind == Model.kind),
+            bases=tuple(a.name for a in read if a.kind == Model.kind and a.id not in made_of),
+            origins=tuple(a.name for a in read if a.id in made_of),
             directly=any(a.kind != Model.kind for a in read),
             replay=step.execution.replay,
-            pushes=tuple(
-                ModelPush(artifact=push, destination=_destination(push), serves=served.serves(push, model))
-                for push in pushes[model.name]
-            ),
+            pushes=tuple(pushes[model.name]),
         )
+
+
+def _list_pushes(store: Store, found: Lineage, origins: Mapping[str, Sequence[Artifact]]) -> dict[str, list[ModelPush]]:
+    """By the name of a model, its pushes and those of what was made of it, the oldest first."""
+    served, pushes = _ServedModels(store), defaultdict(list)
+    by_name = {a.name: a for a in found.artifacts.values()}
+    for artifact in sorted(found.artifacts.values(), key=lambda a: a.id):
+        model = by_name.get(str(artifact.properties.get("model")))
+        if artifact.kind == PushedModel.kind and artifact.properties.get("pushed") and model is not None:
+            serves = served.serves(artifact, model)
+            push = ModelPush(artifact=artifact, destination=_destination(artifact), serves=serves)
+            for each in (model, *origins.get(model.name, ())):
+                pushes[each.name].append(push)
+    return pushes
 
 
 def _run(step: Step) -> str:
@@ -408,6 +421,7 @@ def taint_document(found: TaintReport) -> Document:
                 "run": tainted.run,
                 "directly": tainted.directly,
                 "bases": list(tainted.bases),
+                "origins": list(tainted.origins),
                 "pushes": [
                     {"destination": p.destination, "version": p.artifact.properties.get("pushed_version"),
                      "artifact": p.artifact.name, "serves": p.serves}
@@ -447,13 +461,20 @@ def _format_models(found: TaintReport) -> str:
         (
             tainted.model.name,
             tainted.run,
-            " and ".join([*(["directly"] if tainted.directly else []), *(f"from {b}" for b in tainted.bases)]),
+            " and ".join(_how_learned(tainted)),
             ", ".join(dict.fromkeys(p.destination for p in tainted.pushes)) or "not pushed",
             "yes" if tainted.serves else "no",
         )
         for tainted in found.models
     )
     return format_table(("MODEL", "RUN", "LEARNED", "PUSHED TO", "SERVES NOW"), rows)
+
+
+def _how_learned(tainted: TaintedModel) -> Iterator[str]:
+    if tainted.directly:
+        yield "directly"
+    for name in (*tainted.bases, *tainted.origins):
+        yield f"from {name}"
 
 
 def _format_remedy(found: TaintReport, span: str) -> Iterator[str]:

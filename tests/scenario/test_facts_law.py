@@ -601,6 +601,7 @@ class Life:
         named = {m["name"] for m in found["models"]}
         assert {name for name in named if "@" not in name} == {*(m.name for m in read), *exports}
         assert bool(found["serving"]) is (truth.serves is not None and edition in truth.serves.window)
+        assert set(found["serving"]) == {name for name in named if self.opened[1].model(name).serves}
         question = f"/api/pipelines/facts/tainted/{edition.span}?version={edition.version}"
         assert self.answer(self.sites[1], question) == found
         self.check_window()

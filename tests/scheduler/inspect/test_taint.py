@@ -340,6 +340,21 @@ def test_what_a_renamed_pusher_pushes_replaces_what_was_there(past):
     assert [p.destination for p in found.models[0].pushes] == ["https://serve/flights"]
 
 
+def test_a_model_serves_where_its_export_does(past):
+    """As the client says; and nobody was warm-started, though the export was made of a tainted model."""
+    model = past.train([past.ingest(DAY), past.ingest(DAY + 1)])
+    (export,) = past.do("Export", {"model": [model]}, model=[past.draft(Model, "export")])["model"]
+    past.push(export, 1)
+    past.train([past.ingest(DAY + 2), past.ingest(DAY + 3)])
+    past.ingest(DAY, version=2)
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert [t.model.name for t in found.serving] == [model.name, export.name]
+    assert [(t.bases, t.origins) for t in found.models] == [((), ()), ((), (model.name,))]
+    assert "warm-started" not in taint.format_taint(found)
+
+
 def test_a_destination_that_is_gone_serves_nothing(past):
     """Its folder was removed, and the one that held it is here."""
     past.push(past.train([past.ingest(DAY)]), 1)

@@ -123,6 +123,19 @@ def test_what_a_wrong_span_reached_is_a_graph_of_which_each_box_is_a_page(past, 
     assert "2 models learned from it" in text_of(found)
 
 
+def test_an_export_was_made_of_its_model(past, page):
+    """Not warm-started from it; both serve."""
+    past.begin(FIRST)
+    model = past.train([past.ingest(FIRST)])
+    (export,) = past.do("Export", {"model": [model]}, model=[past.draft(Model)])["model"]
+    past.push(export, 1)
+
+    found = text_of(page("/p/flights/tainted?span=2013-01-01"))
+
+    assert f"made of {model.name}" in found
+    assert "warm start" not in found
+
+
 def test_a_model_is_blessed_as_was_decided_last(past, page, site):
     """By a person, or by the Evaluator of a later run, on the list, in the API and in the client."""
     examples, model = evaluated(past, 0, 0.7)
