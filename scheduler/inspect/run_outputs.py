@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, Model, Statistics, TransformCache, TransformGraph
 from spanwise.orchestrator.lineage import Direction, passes_rows, walk
@@ -35,14 +35,11 @@ def is_trained(execution: Execution, artifact: Artifact) -> bool:
     return artifact.kind == Model.kind and execution.reused is None
 
 
-def find_learned(store: Store, model: Artifact, address: Address) -> dict[int, Artifact]:
-    """What a model has learned from at an address, by span: read itself, or what its features were made from."""
+def find_window(store: Store, model: Artifact, address: Address) -> frozenset[int]:
+    """The spans at an address that a model has read: itself, or as what its features were made of; not its base."""
     read = walk(store, [model], Direction.UP, carries=_passes_examples).artifacts.values()
-    return {
-        span: artifact
-        for artifact in sorted(read, key=lambda a: a.id)
-        if artifact.name.startswith(f"{address}/") and isinstance(span := artifact.properties.get("span"), int)
-    }
+    spans = (a.properties.get("span") for a in read if a.name.startswith(f"{address}/"))
+    return frozenset(span for span in spans if isinstance(span, int))
 
 
 def _passes_examples(read: Artifact, made: Artifact) -> bool:
@@ -52,10 +49,23 @@ def _passes_examples(read: Artifact, made: Artifact) -> bool:
     return read.kind not in _AGGREGATES and passes_rows(read, made)
 
 
-def read_learned(store: Store, address: Address) -> dict[int, list[Artifact]]:
-    """By span, the artifacts at this address that the models which serve have learned from."""
-    found: dict[int, list[Artifact]] = defaultdict(list)
-    for model, _ in find_served(store, address.pipeline):
-        for span, artifact in find_learned(store, model, address).items():
-            found[span].append(artifact)
-    return dict(found)
+Learned: TypeAlias = Mapping[str, Mapping[int, Artifact]]
+"""By the name of a model, the artifacts at an address that it has learned from, by their ids."""
+
+
+def find_learned(store: Store, address: Address, known: Learned) -> Learned:
+    """What the models that serve have learned from at an address, also through their bases, as `tainted` says.
+
+    What a model has learned from never changes: of `known` ones, as that of an earlier look, nothing is read again.
+    """
+    found = {model.name: model for model, _ in find_served(store, address.pipeline)}
+    return {name: known[name] if name in known else _walk_learned(store, found[name], address, known) for name in found}
+
+
+def _walk_learned(store: Store, model: Artifact, address: Address, known: Learned) -> dict[int, Artifact]:
+    def carries(read: Artifact, made: Artifact) -> bool:
+        return made.name not in known and passes_rows(read, made)
+
+    reached = walk(store, [model], Direction.UP, carries=carries).artifacts.values()
+    learned = {a.id: a for a in reached if a.name.startswith(f"{address}/")}
+    return learned | {i: a for base in reached for i, a in known.get(base.name, {}).items()}

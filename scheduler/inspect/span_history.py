@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,7 +25,7 @@ from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_s
 from spanwise.orchestrator.verdict import find_standings
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect import find, records
-from spanwise.scheduler.inspect.run_outputs import MOST_OUTPUTS, find_learned, read_learned
+from spanwise.scheduler.inspect.run_outputs import MOST_OUTPUTS, Learned, find_learned, find_window
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class SpanStatus(StrEnum):
 
     INGESTED = "ingested"
     WAITING = "newer version waiting"  #: its input has a newer version than was ingested
-    TAINTED = "tainted"  #: the model that serves learned from a version that was replaced or refused since
+    TAINTED = "tainted"  #: a model that serves learned, or its base, from a version that was replaced or refused since
     REFUSED = "refused"  #: by a gate or a person
     FAILED = "failed"  #: the last run of it failed before it was ingested
     RUNNING = "running"
@@ -73,6 +74,7 @@ class SpanHistory:
         self.waiting: frozenset[int] = frozenset()  #: spans whose input has a newer version, as far as was looked
         self.complete = False  #: everything was read
         self.version = 0  #: counts up whenever something has changed
+        self._learned: Learned = {}
         self._seen = 0  # the highest run that was looked at
         self._open: set[int] = set()  # runs that had not ended then
         self._reading: Iterator[None] | None = None
@@ -106,7 +108,7 @@ class SpanHistory:
 
     def _read_all(self, store: Store, newest: Run) -> Iterator[None]:
         """Everything, the newest first; what is there is shown in between."""
-        self.entries, self.runs, self.complete = {}, {}, False
+        self.entries, self.runs, self._learned, self.complete = {}, {}, {}, False
         self._open.clear()
         runs = store.runs(self.address.pipeline, before=newest.number + 1)
         first = list(itertools.islice(runs, _AT_ONCE))
@@ -149,9 +151,13 @@ class SpanHistory:
             self.version += 1
 
     def _read_learned(self, store: Store) -> None:
-        learned = read_learned(store, self.address)
+        self._learned = find_learned(store, self.address, self._learned)
+        learned: dict[int, list[Artifact]] = defaultdict(list)
+        for artifact in itertools.chain(*(each.values() for each in self._learned.values())):
+            if isinstance(span := artifact.properties.get("span"), int):
+                learned[span].append(artifact)
         self.version += learned != self.learned
-        self.learned = learned
+        self.learned = dict(learned)
 
     def _add_runs(self, store: Store, runs: Collection[Run]) -> None:
         """What runs say, the last of them last."""
@@ -178,8 +184,7 @@ class SpanHistory:
         """The window of the newest model that these have made; other nodes choose spans for their own purposes."""
         made = list_outputs(store, sorted(executions, key=lambda e: -e.id), most=MOST_OUTPUTS)
         for model in (a for _, artifacts in made for a in artifacts if a.kind == Model.kind):
-            if learned := find_learned(store, model, self.address):
-                window = frozenset(learned)
+            if window := find_window(store, model, self.address):
                 self.version += window != self.window
                 self.window = window
                 return

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spanwise.orchestrator import Anomalies, Examples, Model, PushedModel, State, UsageError
+from spanwise.orchestrator import Anomalies, Examples, Model, PushedModel, State, TransformGraph, UsageError
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.inspect import span_history
 from spanwise.scheduler.web.actions.catalog import ACTIONS
@@ -269,6 +269,41 @@ def test_what_serves_has_learned_from_what_its_features_were_made_of(past, site)
     past.ingest(FIRST, version=2)
 
     assert describe(site, "ExampleGen") == {"ExampleGen": ("tainted", True)}
+
+
+def test_what_serves_has_learned_what_its_base_had_learned(past, site):
+    """It was warm-started, and has read a newer version itself; the window is what it has read itself."""
+    past.begin(FIRST)
+    base = past.train([past.ingest(FIRST), past.ingest(FIRST + 1)])
+    past.begin(FIRST)
+    corrected = past.ingest(FIRST, version=2)
+    serve(past, past.push(past.train([corrected], base=base), 1))
+
+    assert [(span.status, span.in_window) for span in site.client.pipeline().spans()] == [
+        ("tainted", True), ("ingested", False)
+    ]  # fmt: skip
+
+    past.begin(FIRST)
+    serve(past, past.push(past.train([corrected], base=base, from_base=False), 2))
+
+    assert [span.status for span in site.client.pipeline().spans()] == ["ingested", "ingested"]
+
+
+def test_what_serves_has_learned_what_its_graph_had_learned(past, site):
+    """A transform counts over the spans of its window, also those that a gate left out of what it transformed."""
+    past.begin(FIRST)
+    days = [past.ingest(FIRST + number) for number in range(2)]
+    (graph,) = past.do("Transform", {"examples": days}, graph=[past.draft(TransformGraph)])["graph"]
+    read = {"examples": days[1:], "graph": [graph]}
+    (model,) = past.do("Trainer", read, model=[past.draft(Model, spans=[FIRST + 1])])["model"]
+    serve(past, past.push(model, 1))
+    past.begin(FIRST)
+    past.ingest(FIRST, version=2)
+
+    assert [(span.status, span.in_window) for span in site.client.pipeline().spans()] == [
+        ("tainted", False), ("ingested", True)
+    ]  # fmt: skip
+    assert [t.serves for t in site.client.pipeline().taint("2013-01-01").models] == [True]
 
 
 def test_each_model_that_serves_counts(past, site):
