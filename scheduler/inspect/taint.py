@@ -23,7 +23,7 @@ from spanwise.orchestrator.history import identity_of, versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.node_history import find_newest_successes
 from spanwise.orchestrator.renewal import current_without_span
-from spanwise.orchestrator.run import Run, Trigger, format_source
+from spanwise.orchestrator.run import Execution, Run, Trigger, format_source
 from spanwise.orchestrator.serving import (
     PointedVersion,
     Push,
@@ -177,7 +177,8 @@ def trace_taint(
     lineage = walk(store, wrong, Direction.DOWN, carries=passes_rows)
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
-    reached = _in_newest_window(store, versions, span, models, calendar)
+    successors = _find_successors(store, lineage, models)
+    reached = _in_newest_window(store, versions, span, models, successors, calendar)
     target = span if reached is not False else min(next(_spans(store, address, calendar)) for address in versions)
     file = source or format_source(newest.source) or f"{pipeline}.py"
     typed = [word for argument in newest.typed for word in ("--param", argument)]
@@ -194,7 +195,7 @@ def trace_taint(
         others=tuple(sorted((a for a in lineage.artifacts.values() if a.id not in mine), key=lambda a: a.id)),
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached is not False,
-        outlived=_are_outlived(store, models),
+        outlived=_are_outlived(store, models, successors),
         backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again, *force]),
         target=again,
         typed=newest.typed,
@@ -207,11 +208,42 @@ def _newest_run(store: Store, pipeline: str) -> Run:
     return next(ordinary, None) or next(store.runs(pipeline))
 
 
-def _are_outlived(store: Store, models: Sequence[TaintedModel]) -> bool:
+def _are_outlived(store: Store, models: Sequence[TaintedModel], successors: Mapping[Address, Address]) -> bool:
     """Whether the current model of each node is none of these; what a replay has trained is nobody's current model."""
     tainted = {each.model.id for each in models}
-    addresses = {_address(each.model) for each in models if not each.replay}
+    addresses = {_address(each.model) for each in models if not each.replay} - successors.keys()
     return all(next(current_without_span(store, address)).id not in tainted for address in addresses)
+
+
+def _find_successors(store: Store, lineage: Lineage, models: Iterable[TaintedModel]) -> dict[Address, Address]:
+    """The channels of these models that others have succeeded, as where a node was renamed, each with that other one.
+
+    That is seen where a node which read models of the one reads those of the other now, in a run without the one.
+    """
+    reads: dict[Address, dict[str, int]] = defaultdict(dict)  # by channel and node, the last execution that read one
+    for tainted in models:
+        mine = (step.execution for step in lineage.readers(tainted.model.id) if not step.execution.replay)
+        reads[_address(tainted.model)].update((execution.node, execution.id) for execution in mine)
+    newest = {pipeline: find_newest_successes(store, pipeline) for pipeline in {each.pipeline for each in reads}}
+    return {
+        address: found
+        for address, last in reads.items()
+        for node, before in last.items()
+        if node in newest[address.pipeline]
+        if (found := _find_successor(store, address, before, newest[address.pipeline][node])) is not None
+    }
+
+
+def _find_successor(store: Store, address: Address, before: int, now: Execution) -> Address | None:
+    """The channel whose models a node reads now in the place of those of a channel that it read before."""
+    if now.id == before or address.node in store.run(now.pipeline, now.run).nodes:
+        return None
+    read = store.execution(now.id).inputs
+    for key, models in store.execution(before).inputs.items():
+        others = [_address(a) for a in read.get(key, ()) if a.kind == Model.kind]
+        if others and address not in others and any(_address(a) == address for a in models):
+            return others[0]
+    return None
 
 
 def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
@@ -355,15 +387,22 @@ def _destination(push: Artifact) -> str:
 
 
 def _in_newest_window(
-    store: Store, channels: Collection[Address], span: int, models: Sequence[TaintedModel], calendar: Calendar
+    store: Store,
+    channels: Collection[Address],
+    span: int,
+    models: Sequence[TaintedModel],
+    successors: Mapping[Address, Address],
+    calendar: Calendar,
 ) -> bool | None:
     """Whether the newest window of a node that trains contains the span; None where that is not known.
 
-    The nodes are those that trained the models which read the span. Replays count only where no other run did.
+    The nodes are those that trained the models which read the span, or their successors. Replays count only where no
+    other run did.
     """
     read = [tainted for tainted in models if tainted.directly]
     trained = [tainted for tainted in read if not tainted.replay] or read
-    current = [next(current_without_span(store, each)) for each in {_address(tainted.model) for tainted in trained}]
+    addresses = {_address(tainted.model) for tainted in trained}
+    current = [next(current_without_span(store, each)) for each in {successors.get(a, a) for a in addresses}]
     found = {_window_contains(store, address, span, model, calendar) for address in channels for model in current}
     return True if True in found else None if None in found or not found else False
 

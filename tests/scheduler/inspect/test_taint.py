@@ -72,6 +72,26 @@ def test_each_node_that_trains_has_to_have_learned_without_it(corrected):
     assert taint.trace_taint(corrected.store, "flights", DAY + 1).outlived
 
 
+def test_a_renamed_node_has_learned_without_it_under_its_new_name(past):
+    """The Pusher reads its models now; where the node is in that run too, it trains beside the other."""
+    past.push(past.train([past.ingest(DAY)]), 1)
+    past.begin(DAY + 1)
+    examples = [past.ingest(DAY + 1)]
+    model = past.do("Fit", {"examples": examples}, model=[past.draft(Model, "m", spans=[DAY + 1])])["model"][0]
+    past.push(model, 2)
+    past.ingest(DAY, version=2)
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert (found.outlived, found.reached) == (True, False)
+
+    past.push(past.train([past.ingest(DAY, version=2)]), 3)
+    past.train([past.store.of_span(taint._ingesting_channels(past.store, "flights")[0], DAY)[0]])
+    past.push(model, 4)
+
+    assert not taint.trace_taint(past.store, "flights", DAY).outlived
+
+
 def learned(found):
     return [t.model.name for t in found.models]
 
