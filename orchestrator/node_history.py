@@ -32,6 +32,26 @@ def find_newest_successes(store: Store, pipeline: str) -> dict[str, Execution]:
     return dict(sorted(found.items(), key=lambda item: -item[1].id))
 
 
+def find_renamed(store: Store, pipeline: str) -> dict[str, str]:
+    """The nodes that seem to have been renamed, each with its name now.
+
+    That is a node of the same component that ran first after the other had run last, in recent runs. A node that was
+    added while the other waits for its next run looks the same until then.
+    """
+    newest = find_newest_successes(store, pipeline)
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for run in store.runs(pipeline, limit=_RUNS):
+        for node in () if run.replay else run.nodes:
+            first[node] = run.number
+            last.setdefault(node, run.number)
+    later = {
+        node: [other for other in newest if newest[other].component == done.component and first[other] > last[node]]
+        for node, done in newest.items()
+    }
+    return {node: others[0] for node, others in later.items() if others}
+
+
 def list_outputs(
     store: Store, executions: Collection[Execution], *, most: int | None = None
 ) -> list[tuple[Execution, Sequence[Artifact]]]:

@@ -8,12 +8,13 @@ nothing on.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import logging
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
@@ -21,7 +22,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, StorageError, UsageError
 from spanwise.orchestrator.history import identity_of, versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
-from spanwise.orchestrator.node_history import find_newest_successes
+from spanwise.orchestrator.node_history import find_newest_successes, find_renamed
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Execution, Run, Trigger, format_source
 from spanwise.orchestrator.serving import (
@@ -160,17 +161,21 @@ def trace_taint(
     """
     newest = _newest_run(store, pipeline)
     calendar = calendar or run_calendar(newest)
-    channels = _ingesting_channels(store, pipeline)
-    theirs = [address for address in channels if node in ("", address.node)]
-    versions = {address: found for address in theirs if (found := versions_of(store, address, span, calendar))}
+    channels = _group_channels(store, pipeline)
+    theirs = {now: names for now, names in channels.items() if not node or node in {each.node for each in names}}
+    published_by = {
+        now: [a for each in names for a in versions_of(store, each, span, calendar)] for now, names in theirs.items()
+    }
+    versions = {now: found for now, found in published_by.items() if found}
     if not versions:
-        raise NotRecorded(_missing_span_message(store, pipeline, theirs, span, calendar))
+        raise NotRecorded(_missing_span_message(store, pipeline, itertools.chain(*theirs.values()), span, calendar))
     published = sorted(itertools.chain(*versions.values()), key=lambda a: a.id)
     superseded = [a for found in versions.values() for a in _superseded(found)]
     if version is None:
         wrong = superseded or published  # all are publications of the one newest version
     else:
-        wrong = [a for a in published if number_of_version(a) == version]
+        fitting = [a for a in published if number_of_version(a) == version]
+        wrong = [a for a in fitting if _address(a).node == node] or fitting  # before those of its other names
         if not wrong:
             there = ", ".join(dict.fromkeys(_version_text(a) for a in published))
             raise NotRecorded(f"Span {format_span(span, calendar)} has no version {version}; it has {there}.")
@@ -178,8 +183,10 @@ def trace_taint(
     models = tuple(_models(store, lineage))
     mine = {a.id for a in wrong} | {tainted.model.id for tainted in models}
     successors = _find_successors(store, lineage, models)
-    reached = _in_newest_window(store, versions, span, models, successors, calendar)
-    target = span if reached is not False else min(next(_spans(store, address, calendar)) for address in versions)
+    asked = [channels[address] for address in versions]
+    reached = _in_newest_window(store, asked, span, models, successors, calendar)
+    newest_spans = (next(_spans(store, address, calendar), span) for address in versions)
+    target = span if reached is not False else min(newest_spans)
     file = source or format_source(newest.source) or f"{pipeline}.py"
     typed = [word for argument in newest.typed for word in ("--param", argument)]
     force = ["--force"] if reached is None else []  # or it would be left out if no window contains it
@@ -261,6 +268,16 @@ def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
     ]
 
 
+def _group_channels(store: Store, pipeline: str) -> dict[Address, list[Address]]:
+    """The same channels by their names now, each with all that it had, the oldest first, as the node was renamed."""
+    channels, renamed = _ingesting_channels(store, pipeline), find_renamed(store, pipeline)
+    groups: dict[Address, list[Address]] = {}
+    for address in channels:
+        now = replace(address, node=renamed.get(address.node, address.node))
+        groups.setdefault(now if now in channels else address, []).insert(0, address)
+    return groups
+
+
 def _superseded(versions: Sequence[Artifact]) -> list[Artifact]:
     """Those that are not current. The same version published again, as when its files were gone, supersedes nothing."""
     return [a for a in versions if identity_of(a) != identity_of(versions[-1])]
@@ -278,7 +295,7 @@ def _spans(store: Store, address: Address, calendar: Calendar) -> Iterator[int]:
 
 
 def _missing_span_message(
-    store: Store, pipeline: str, channels: Sequence[Address], span: int, calendar: Calendar
+    store: Store, pipeline: str, channels: Iterable[Address], span: int, calendar: Calendar
 ) -> str:
     there = sorted({s for address in channels for s in _spans(store, address, calendar)}, key=lambda s: abs(s - span))
     near = ", ".join(format_span(s, calendar) for s in sorted(there[:_NEAREST]))
@@ -388,7 +405,7 @@ def _destination(push: Artifact) -> str:
 
 def _in_newest_window(
     store: Store,
-    channels: Collection[Address],
+    channels: Collection[Sequence[Address]],
     span: int,
     models: Sequence[TaintedModel],
     successors: Mapping[Address, Address],
@@ -403,21 +420,25 @@ def _in_newest_window(
     trained = [tainted for tainted in read if not tainted.replay] or read
     addresses = {_address(tainted.model) for tainted in trained}
     current = [next(current_without_span(store, each)) for each in {successors.get(a, a) for a in addresses}]
-    found = {_window_contains(store, address, span, model, calendar) for address in channels for model in current}
+    found = {_window_contains(store, names, span, model, calendar) for names in channels for model in current}
     return True if True in found else None if None in found or not found else False
 
 
-def _window_contains(store: Store, address: Address, span: int, model: Artifact, calendar: Calendar) -> bool | None:
+def _window_contains(
+    store: Store, names: Sequence[Address], span: int, model: Artifact, calendar: Calendar
+) -> bool | None:
     """Whether a window as wide as that of this model contains the span now; None where its width is not known.
 
     It reaches as far back from the newest span, or has as many spans, which differs where a window leaves some out and
-    where it passes over gaps. One that held all spans which there were may be wider.
+    where it passes over gaps. One that held all spans which there were may be wider. A window reads what is published
+    under the last of the names; the model may have read what was under others.
     """
     learned = model.as_kind(Model).spans
-    if not learned:
+    there = list(itertools.islice(_spans(store, names[-1], calendar), len(learned or ())))
+    if not learned or not there:
         return None
-    there = list(itertools.islice(_spans(store, address, calendar), len(learned)))
-    earlier = (s for s in _spans(store, address, calendar) if _was_published(store, address, s, model))
+    ever = heapq.merge(*(_spans(store, address, calendar) for address in names), reverse=True)
+    earlier = (s for s in ever if any(_was_published(store, address, s, model) for address in names))
     newest_then = next(earlier, there[0])
     if span in there or span >= there[0] - (newest_then - min(learned)):
         return True

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from spanwise.orchestrator.node_history import find_newest_successes
+from spanwise.orchestrator.node_history import find_newest_successes, find_renamed
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import MemoryStore
 
@@ -12,7 +12,9 @@ def done(store, nodes, *, times=1, state=State.COMPLETE, replay=False, **facts):
     for _ in range(times):
         run = store.begin_run(Run(pipeline="p", nodes=nodes, replay=replay))
         for node in nodes:
-            begun = store.begin(Execution(pipeline="p", run=run.number, node=node, replay=replay))
+            begun = store.begin(
+                Execution(pipeline="p", run=run.number, node=node, component=node.rstrip("123"), replay=replay)
+            )
             store.publish(replace(begun, state=state, **facts))
     return run.number
 
@@ -42,3 +44,16 @@ def test_what_was_not_done_is_no_success():
     done(store, ("Train", "Push"), replay=True)
 
     assert newest(store) == {"Train": cached}
+
+
+def test_a_node_that_runs_in_the_place_of_another_is_that_one_renamed():
+    """Of the same component, and never beside it; renamed twice, it has its last name."""
+    store = MemoryStore()
+    done(store, ("Ingest1", "Train1"))
+    done(store, ("Ingest2", "Train1"))
+    done(store, ("Ingest2", "Train2"))
+    done(store, ("Ingest2", "Train1"))
+    done(store, ("Ingest3",))
+    done(store, ("Ingest4",), replay=True)
+
+    assert find_renamed(store, "p") == {"Ingest1": "Ingest3", "Ingest2": "Ingest3"}

@@ -193,6 +193,38 @@ def test_a_version_can_be_named(corrected):
 
 
 @pytest.fixture
+def renamed(past):
+    """A model of days 1 and 2, not of the day before; then the node that ingests was renamed, and ingested day 3."""
+    past.ingest(DAY - 1)
+    past.train([past.ingest(DAY), past.ingest(DAY + 1)])
+    past.begin(DAY + 2)
+    past.ingest(DAY + 2, node="ExampleGen2")
+    return past
+
+
+def test_the_backfill_names_no_node_that_was_renamed(renamed):
+    """It would be refused; days that the old name had are in the window of the new one where that reaches so far."""
+    near = taint.trace_taint(renamed.store, "flights", DAY + 1)
+    renamed.ingest(DAY + 3, node="ExampleGen2")
+    far = taint.trace_taint(renamed.store, "flights", DAY + 1, node="ExampleGen")
+
+    assert near.target == "2013-01-06"
+    assert (far.target, far.reached) == ("2013-01-08", False)
+
+
+def test_a_node_that_was_renamed_corrects_what_it_had_published_before(renamed):
+    """Asked about under either name; a version that is named is that of this name where it has one."""
+    renamed.ingest(DAY + 1, version=2, node="ExampleGen2")
+
+    for node in ("", "ExampleGen", "ExampleGen2"):
+        found = taint.trace_taint(renamed.store, "flights", DAY + 1, node=node)
+        assert (found.corrected, learned(found)) == (True, ["flights/Trainer/model/1"])
+    renamed.ingest(DAY + 1, node="ExampleGen2")
+    again = taint.trace_taint(renamed.store, "flights", DAY + 1, node="ExampleGen2", version=1)
+    assert learned(again) == []
+
+
+@pytest.fixture
 def joined(past):
     """Day 1 of two nodes, one of which was corrected, and a model of each as it is now; then one of the old day."""
     past.begin(DAY)
