@@ -24,7 +24,7 @@ from spanwise.orchestrator.history import identity_of, versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.node_history import find_newest_successes, find_renamed
 from spanwise.orchestrator.renewal import current_without_span
-from spanwise.orchestrator.run import Execution, Run, Trigger, format_source
+from spanwise.orchestrator.run import Execution, Run, format_source
 from spanwise.orchestrator.serving import (
     PointedVersion,
     Push,
@@ -211,7 +211,7 @@ def trace_taint(
 
 def _newest_run(store: Store, pipeline: str) -> Run:
     """The newest run as people run the pipeline: not a replay, nor a push by name."""
-    ordinary = (run for run in store.runs(pipeline) if not run.replay and run.trigger is not Trigger.PUSH)
+    ordinary = (run for run in store.runs(pipeline) if run.ordinary)
     return next(ordinary, None) or next(store.runs(pipeline))
 
 
