@@ -13,6 +13,7 @@ from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Resolver
+from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.driver import format_choice, histories_of, is_on_disk
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
@@ -132,7 +133,7 @@ class _Search:
         """The newest run that has itself completed the part before; its spans must not have been refused since."""
         before = set(self._request.behind)
         for candidate in self._candidates(before, usable=False):
-            if before <= set(candidate.run.nodes):
+            if before <= attempted_nodes(self._store, candidate.run):
                 self._refuse_collected(candidate)
                 self._refuse_withheld(candidate)
                 return _supply(candidate.run, _outputs(self._store, candidate.run, self._as_of), left_out)

@@ -30,7 +30,7 @@ from spanwise.scheduler.daemon.arrival import ReadyData
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.schedule.division import HALVES, Part
-from spanwise.scheduler.schedule.part import last_nodes, select_part
+from spanwise.scheduler.schedule.part import part_nodes, select_part
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, schedule_key
 from spanwise.scheduler.schedule.ticks import span_of, ticks
@@ -52,7 +52,7 @@ class ScheduleDescription:
     source: str  #: `/path/file.py:name`
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
-    last_nodes: tuple[str, ...] = ()  #: a complete run that has them has done what it is for
+    nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
     trouble: str = ""  #: why some of these could not be computed
@@ -233,7 +233,7 @@ def _describe_schedule(
         source=loaded.place,
         calendar=loaded.calendar.value,
         pushes=pushes,
-        last_nodes=last_nodes(loaded.pipeline, part, division),
+        nodes=part_nodes(loaded.pipeline, part, division),
         ingests=any(isinstance(node, IngestNode) for node in loaded.pipeline),
         spans=spans,
         trouble=trouble,

@@ -323,7 +323,7 @@ class SchedulerLoop:
                 folder=str(Path.cwd()),
                 calendar=described.calendar,
                 pushes=described.pushes,
-                last_nodes=described.last_nodes,
+                nodes=described.nodes,
                 ingests=described.ingests,
             ),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.continuation import has_completed
+from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import outbox
 from spanwise.scheduler.ledger.overdue import last_push, newest_pushes
@@ -195,7 +196,7 @@ class SchedulerMetrics:
         success, since = known.success, []
         for run in itertools.takewhile(lambda run: run.number > known.looked_at, newest):
             since.append(run)
-            if _has_done(run, one.description.last_nodes):
+            if has_completed(store, run, one.description.nodes):
                 success = run
                 break
         ended = itertools.takewhile(lambda run: run.state.ended, reversed(since))
@@ -289,14 +290,6 @@ def span_end(run: Run, timetable: Timetable) -> datetime | None:
         return None
     moment = shown.replace(tzinfo=timetable.clock).astimezone(UTC)
     return moment + timedelta(hours=1) if hourly else moment
-
-
-def _has_done(run: Run, last_nodes: Collection[str]) -> bool:
-    """Whether a run has done what a schedule is for; no part of it alone, nor another part, nor what it was once.
-
-    A push by name runs a Pusher, which may be the last node, on what was trained at another time.
-    """
-    return run.state is State.COMPLETE and run.ordinary and set(last_nodes) <= set(run.nodes)
 
 
 def _ended(run: Run | None) -> datetime | None:

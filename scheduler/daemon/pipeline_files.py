@@ -200,7 +200,7 @@ def describe_recorded(known: ScheduleRecord) -> ScheduleDescription:
         source=known.source,
         calendar=known.calendar,
         pushes=known.pushes,
-        last_nodes=known.last_nodes,
+        nodes=known.nodes,
         ingests=known.ingests,
     )
 

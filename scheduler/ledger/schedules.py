@@ -32,7 +32,7 @@ class ScheduleRecord:
     calendar: str = "number"  #: how its spans are shown
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
     pushed_before: tuple[str, ...] = ()  #: where they were found before, as its file was then
-    last_nodes: tuple[str, ...] = ()  #: a complete run that has them has done what it is for
+    nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     replaced: bool = False  #: the pipeline has another schedule now, or its file none of it
     created: datetime | None = field(default=None, compare=False)  #: when this was written

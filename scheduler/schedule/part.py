@@ -43,7 +43,7 @@ def nodes_behind(pipeline: Pipeline, part: str, division: Sequence[PartStart] = 
 def completed_parts(
     pipeline: Pipeline, nodes: Collection[str], division: Sequence[PartStart] = HALVES
 ) -> frozenset[str]:
-    """The parts that a complete run of these nodes has completed; its base has done what came before.
+    """The parts of which all nodes are among these, those of a complete run.
 
     A pipeline that has no such parts any more completes them all when all of it runs.
     """
@@ -53,18 +53,13 @@ def completed_parts(
     except UsageError:
         if set(pipeline.order) <= set(nodes):
             return frozenset({WHOLE, *(part.name for part in division)})
-    return frozenset(part for part, its in parts.items() if _last_nodes(pipeline, its) <= set(nodes))
+    return frozenset(part for part, its in parts.items() if its <= set(nodes))
 
 
-def last_nodes(pipeline: Pipeline, part: str, division: Sequence[PartStart] = HALVES) -> tuple[str, ...]:
-    """The last nodes of a part, or of all: a complete run that has them has completed it."""
-    selected = select_part(pipeline, part, division)
-    last = _last_nodes(pipeline, pipeline.order if selected is None else selected.run)
-    return tuple(node for node in pipeline.order if node in last)
-
-
-def _last_nodes(pipeline: Pipeline, nodes: Collection[str]) -> set[str]:
-    return {node for node in nodes if not set(pipeline.children(node)) & set(nodes)}
+def part_nodes(pipeline: Pipeline, part: str, division: Sequence[PartStart] = HALVES) -> tuple[str, ...]:
+    """The nodes of a part, or of all, parents first."""
+    nodes = set(pipeline.order) if part == WHOLE else _divide(pipeline, division)[part]
+    return tuple(node for node in pipeline.order if node in nodes)
 
 
 def check_parts(pipeline: Pipeline, division: Sequence[PartStart] = HALVES) -> None:

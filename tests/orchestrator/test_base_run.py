@@ -4,7 +4,7 @@ import pytest
 
 from spanwise.orchestrator import Component, Input, NotRecorded, Output, Pipeline, Report, UsageError
 from spanwise.orchestrator.base_run import find_base_run
-from spanwise.orchestrator.run import BaseRun
+from spanwise.orchestrator.run import BaseRun, Trigger
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 
@@ -132,3 +132,14 @@ def test_a_run_of_stand_ins_can_stand_in(trial):
 
     assert found.number == 2
     assert found.executions["a"].outputs["report"][0].name == "p/a/report/1"
+
+
+def test_a_resumed_run_has_completed_the_part_before(trial):
+    """It did the rest of the run that it resumes; a part by hand, on what an older run has made, has not."""
+    whole, behind = pipeline(), RunRequest(behind=("a", "b"))
+    trial.run(pipeline(fails="b"))
+    rest = RunRequest(selection=whole.select(first=["b"]), trigger=Trigger.RESUME, cause="p/1", base=1)
+    trial.run(whole, rest)
+    trial.run(whole, RunRequest(selection=whole.select(first=["b"])))
+
+    assert find_base_run(trial.store, whole, whole.select(first=["c"]), behind).number == 2

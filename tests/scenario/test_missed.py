@@ -12,6 +12,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.schedule import Schedule, timetables_of
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
@@ -35,6 +36,17 @@ def scheduled(place: World, *days: int, end: TickEnd = FAILED) -> None:
             span = Calendar.DAY.parse(f"2024-05-{day:02}")
             tick = Tick(at=at, name=f"{at:%Y-%m-%dT%H:%M}", wall=at, span=span)
             assert claim_tick(store, "days", tick, holder=1, now=at, end=end)
+
+
+def scheduled_by_parts(place: World, *missed: Tick) -> None:
+    """The metadata knows a schedule by parts, whose runs of these ticks failed."""
+    by_parts = Schedule(parts={"ingest": "0 * * * *", "train": "30 * * * *"}, span=days_before(1))
+    with place.store() as store:
+        for table in timetables_of(by_parts, "days"):
+            since = datetime(2024, 4, 1, tzinfo=UTC)
+            put_schedule(store, ScheduleRecord(timetable=table, since=since, source="days.py", calendar="day"))
+        for tick in missed:
+            assert claim_tick(store, f"days:{tick.part}", tick, holder=1, now=tick.at, end=FAILED)
 
 
 def printed(out: str) -> list[str]:
@@ -143,6 +155,20 @@ def test_a_span_that_a_person_has_refused_is_a_gap_and_not_superseded(world: Wor
     (cure, _) = printed(world("schedule", "missed")[1])
     assert paste(world, [cure]) == [0]
     assert world("schedule", "missed")[0] == 0
+
+
+def test_the_tick_of_a_part_that_trains_is_closed_by_a_training_alone(world: World) -> None:  # noqa: F811
+    """A Pusher by hand, on what an older run has trained, has the last node of the part, and has trained nothing."""
+    world.lived(2)
+    at = datetime(2024, 5, 3, 3, 30, tzinfo=UTC)
+    scheduled_by_parts(world, Tick(at=at, name="2024-05-03T03:30", wall=at, part="train"))
+
+    assert world("run", "days.py", "--only", "Push", "--base-run", "1")[0] == 0
+    assert "days:train: 1 missed tick needs backfilling" in world("schedule", "missed")[1]
+
+    assert world("run", "days.py", "--from", "RollingWindow", "--param", "fail=true")[0] == 1
+    assert world("resume", "days", "--param", "fail=false")[0] == 0
+    assert world("schedule", "missed")[:2] == (0, "No ticks need backfilling.\n")
 
 
 def test_every_listed_tick_can_be_given_up_at_once(world: World) -> None:  # noqa: F811

@@ -194,7 +194,7 @@ def test_the_last_success_of_a_part_is_of_that_part(
     metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
 ) -> None:
     """Ingesting each hour hid that nothing had been trained for weeks; so did a run by hand of a few nodes, and a replay."""
-    watched.update(replace(watched.description, last_nodes=("Evaluator", "Pusher")), watched.record)
+    watched.update(replace(watched.description, nodes=("Recent", "Trainer", "Evaluator", "Pusher")), watched.record)
     trained = begun(store, nodes=("Recent", "Trainer", "Evaluator", "Pusher"))
     store.update_run(replace(trained, state=State.COMPLETE, ended=NOON))
     for nodes in (("ExampleGen",), ("Recent", "Trainer"), ("Pusher",)):
@@ -207,11 +207,26 @@ def test_the_last_success_of_a_part_is_of_that_part(
     assert found["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp()
 
 
+def test_a_resumed_run_that_completes_a_part_is_a_success_of_it(
+    metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
+) -> None:
+    """It has done the rest of the run that it resumes; a Pusher by hand on what an older run has trained has not."""
+    watched.update(replace(watched.description, nodes=("Recent", "Trainer", "Pusher")), watched.record)
+    failed = ended(store, begun(store, nodes=("Recent", "Trainer", "Pusher")), State.FAILED)
+    rest = begun(store, nodes=("Trainer", "Pusher"), trigger=Trigger.RESUME, cause=failed.name, base=failed.number)
+    store.update_run(replace(rest, state=State.COMPLETE, ended=NOON))
+    ended(store, begun(store, nodes=("Pusher",), base=failed.number))
+
+    metrics.look(store, watched, 0.0)
+
+    assert samples(metrics)["spanwise_last_success_timestamp_seconds{pipeline=flights}"] == NOON.timestamp()
+
+
 def test_runs_that_have_ended_are_read_once(
     metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a part that is trained once a week, all runs since then were read each minute, and after each hour's tick."""
-    watched.update(replace(watched.description, last_nodes=("Trainer",)), watched.record)
+    watched.update(replace(watched.description, nodes=("Trainer",)), watched.record)
     read: list[int] = []
     runs = store.runs
 
@@ -237,7 +252,7 @@ def test_a_push_by_name_is_no_success_of_the_pipeline(
     metrics: SchedulerMetrics, store: MemoryStore, watched: PipelineScheduler
 ) -> None:
     """Nothing was ingested or trained in it, though the Pusher is the last node: a rollback hid that no run succeeds."""
-    watched.update(replace(watched.description, last_nodes=("Pusher",)), watched.record)
+    watched.update(replace(watched.description, nodes=("Pusher",)), watched.record)
     trained = begun(store, nodes=("ExampleGen", "Trainer", "Pusher"))
     store.update_run(replace(trained, state=State.COMPLETE, ended=NOON))
     ended(store, begun(store, nodes=("Pusher",), trigger=Trigger.PUSH))

@@ -23,7 +23,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import load
 from spanwise.scheduler.schedule.outcome import TickOutcome
-from spanwise.scheduler.schedule.part import completed_parts, last_nodes, select_part
+from spanwise.scheduler.schedule.part import completed_parts, part_nodes, select_part
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
 from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN
 from spanwise.scheduler.schedule.span_rule import days_before, hours_before
@@ -308,16 +308,17 @@ def test_a_pipeline_in_one_piece_has_no_parts(world: World) -> None:
     assert "parts= needs a pipeline in two parts" in err
 
 
-def test_a_run_covers_the_parts_whose_ends_it_has_reached(world: World) -> None:
-    """One that ends before the end of a part covers nothing of it."""
+def test_a_run_completes_the_parts_of_which_it_has_done_all(world: World) -> None:
+    """One that leaves out a node of a part, at its beginning or at its end, completes nothing of it."""
     pipeline = load(str(Path("days.py"))).pipeline
     first, second = (select_part(pipeline, each) for each in (INGEST, TRAIN))
     assert first is not None
     assert second is not None
 
     assert completed_parts(pipeline, first.run) == {"ingest"}
-    assert completed_parts(pipeline, second.run) == {"", "train"}
+    assert completed_parts(pipeline, second.run) == {"train"}
     assert completed_parts(pipeline, pipeline.order) == {"", "ingest", "train"}
     assert completed_parts(pipeline, ["Ingest", "Train"]) == frozenset()
+    assert completed_parts(pipeline, ["Push"]) == frozenset()
     for part in ("", "ingest", "train"):
-        assert part in completed_parts(pipeline, last_nodes(pipeline, part))
+        assert part in completed_parts(pipeline, part_nodes(pipeline, part))

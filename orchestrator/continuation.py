@@ -1,0 +1,45 @@
+"""Continuations: what a run has done together with the runs that it continues, as a resumed run or a retry does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+
+from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.run import Run, State, Trigger
+from spanwise.orchestrator.store import Store
+
+
+def completed_nodes(store: Store, run: Run) -> frozenset[str]:
+    """The nodes that a complete run has done or reused, with those of the runs that it continues.
+
+    None of a run that has not completed, of a replay, which repeats what was, and of a push by name, which puts into
+    service what was trained at another time.
+    """
+    return attempted_nodes(store, run) if _counts(run) else frozenset()
+
+
+def has_completed(store: Store, run: Run, nodes: Collection[str]) -> bool:
+    """Whether a run has completed all of these nodes, as `completed_nodes` says."""
+    return _counts(run) and (set(nodes) <= set(run.nodes) or set(nodes) <= attempted_nodes(store, run))
+
+
+def _counts(run: Run) -> bool:
+    return run.state is State.COMPLETE and run.ordinary
+
+
+def attempted_nodes(store: Store, run: Run) -> frozenset[str]:
+    """The nodes of a run, and of the runs that it continues; not those that its base run has supplied otherwise."""
+    return frozenset(node for each in _attempts(store, run) for node in each.nodes)
+
+
+def _attempts(store: Store, run: Run) -> Iterator[Run]:
+    """A run and those that it continues, newest first: what a person resumes, and the attempts at a tick before."""
+    yield run
+    with contextlib.suppress(NotRecorded):
+        while run.base is not None:
+            before = store.run(run.pipeline, run.base)
+            resumed = run.trigger is Trigger.RESUME and run.cause == before.name
+            if not resumed and not (run.trigger is before.trigger is Trigger.SCHEDULE and run.cause == before.cause):
+                return
+            yield (run := before)
