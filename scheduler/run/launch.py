@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.artifact import Artifact, Model
-from spanwise.orchestrator.continuation import completed_nodes
 from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.gate import printed_accept
 from spanwise.orchestrator.pipeline import Pipeline, Selection
@@ -127,27 +126,16 @@ def run_loaded(
 
 
 def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, place: str) -> None:
-    """Records which missed ticks the run has recovered, in the parts that it completed, and which it has superseded."""
+    """Records which missed ticks the run has recovered, and which it has superseded."""
     if not outcome.succeeded or outcome.run.replay:
         return
     run = outcome.run
     try:
         if store.find_claim("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
-            from spanwise.scheduler.alerts.recovery import record_recovery
-            from spanwise.scheduler.ledger.schedules import read_schedule
             from spanwise.scheduler.run.superseded import close_superseded
-            from spanwise.scheduler.schedule.division import HALVES
-            from spanwise.scheduler.schedule.part import completed_parts
+            from spanwise.scheduler.run.tick_recovery import recover_ticks
 
-            def completed(key: str) -> frozenset[str]:
-                record = read_schedule(store, key)
-                division = HALVES if record is None else record.timetable.division or HALVES
-                return completed_parts(loaded.pipeline, done, division)
-
-            done = completed_nodes(store, run)
-            leads = not run.spans or run.calendar == loaded.calendar.value
-            spans = [] if run.span is None or not leads else [run.span]
-            record_recovery(store, run, spans, place, completed)
+            recover_ticks(store, loaded.pipeline, run, place)
             close_superseded(store, loaded.pipeline, loaded.calendar, place, run=run)
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
         log.warning("recovery-lost", extra={"run": run.name, "reason": str(error)})

@@ -4,10 +4,18 @@ import contextlib
 import json
 import re
 import shlex
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.record import from_plain, to_plain
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.schedule import Schedule, timetables_of
+from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.web.queries.model_metrics import read_trained
 from tests.scheduler import conftest
 from tests.scheduler.web import conftest as pages
@@ -256,6 +264,43 @@ def test_a_tick_gives_each_node_that_ingests_a_span_of_its_own(lake, folder, spa
     assert code == 0, out + err
     assert spanwise("schedule", "missed")[0] == 0
     assert joined(folder) == "20778,20779 681,682"
+
+
+DAILY_PRICES = PIPELINE.replace("prices/{YYYY}-{MM}/", "prices/{YYYY}-{MM}-{DD}/").replace(
+    "size=2,", "size=2, missing=1,"
+)
+
+
+def lost(folder, **terms):
+    """A schedule of `both.py` as the metadata knows it, whose ticks of 23 November at three failed."""
+    at = datetime(2026, 11, 23, 3, tzinfo=UTC)
+    with contextlib.closing(open_store(str(folder / ".spanwise" / "metadata.db"))) as store:
+        for table in timetables_of(Schedule(**terms), "both"):
+            put_schedule(store, ScheduleRecord(timetable=table, since=at, source="both.py", calendar="day"))
+            (tick,) = ticks(table, at - timedelta(seconds=1), at)
+            assert claim_tick(store, table.pipeline, tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.FAILED))
+
+
+def test_a_span_of_another_node_recovers_no_tick_of_the_leading_one(lake, folder, spanwise):
+    """The clicks of that day were never ingested, though a model was trained once its prices were."""
+    (folder / "both.py").write_text(DAILY_PRICES)
+    for day in ("20", "21", "22"):
+        lake(f"prices/2026-11-{day}/v1")
+    for day in ("20", "21"):
+        assert spanwise("run", "both.py", "--span", f"clicks=2026-11-{day}", "--span", f"prices=2026-11-{day}")[0] == 0
+    rules = dict.fromkeys(("ingest", "train"), days_before(1))
+    lost(folder, parts=dict.fromkeys(rules, "0 3 * * *"), span=rules)
+
+    assert spanwise("run", "both.py", "--span", "prices=2026-11-22", "--from", "prices", "--from", "days")[0] == 0
+    assert [each["pipeline"] for each in missed(spanwise)] == ["both:ingest", "both:train"]
+
+    lake("clicks/2026-11-22/v1")
+    assert spanwise("run", "both.py", "--span", "clicks=2026-11-22", "--span", "prices=2026-11-22")[0] == 0
+    assert missed(spanwise) == []
+
+
+def missed(spanwise):
+    return json.loads(spanwise("schedule", "missed", "--json")[1])
 
 
 def test_the_command_that_creates_lost_files_again_names_the_span_in_the_calendar_of_its_node(lake, folder, spanwise):
