@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, is_any_missed
-from spanwise.scheduler.ledger.schedules import list_keys, list_replaced
+from spanwise.scheduler.ledger.schedules import list_keys, list_replaced, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickClosure
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
@@ -28,19 +28,29 @@ def record_recovery(
     place: str | Path,
     parts_of: Callable[[str], Collection[str]] | None = None,
     missed: MissedTicks | None = None,
+    by_node: Mapping[str, Collection[int]] | None = None,
 ) -> None:
     """Records the missed ticks of these spans as recovered, and announces it once none is left.
 
     `parts_of` gives the parts that the run has completed, by schedule key; None: all. It also recovers all ticks that
     were to run on the newest data, whichever that was. Whoever records many recoveries gives the same `missed` to each.
+    `by_node` are the spans that each node has ingested, for ticks that give each a span of its own; None: all.
 
     Only what was alerted is announced, by whichever host; `place` is the root. The next scheduler, `schedule tick` or
     `schedule check` delivers it.
     """
+
+    def is_done(record: TickRecord) -> bool:
+        schedule = None if by_node is None else read_schedule(store, record.key)
+        wanted = {} if schedule is None else schedule.source_spans(record)
+        return all(span in (by_node or {}).get(node, ()) for node, span in wanted.items())
+
     keys, now = list_keys(store, run.pipeline), datetime.now(UTC)
     missed = MissedTicks(store) if missed is None else missed
     recovered = [
-        missed.recover(key, spans, run.number, now=now, parts=None if parts_of is None else parts_of(key))
+        missed.recover(
+            key, spans, run.number, now=now, parts=None if parts_of is None else parts_of(key), is_done=is_done
+        )
         for key in keys
     ]
     if any(recovered):

@@ -36,7 +36,7 @@ from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_bac
 from spanwise.scheduler.formatting import format_count, format_json, format_time
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import list_pauses
-from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load, load_again
@@ -103,7 +103,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             spans = _range(first, last, text)
             options = replace(options, spans=(first, last))
         elif request.missed:
-            entries = [entry for line in list_keys(store, name) for entry in list_missed(store, line)]
+            entries = [tick for schedule, tick in _missed(store, name) if schedule.backfills(tick)]
             spans = sorted({span for entry in entries for span in entry.spans})
             options = replace(options, missed=tuple(spans))
         else:
@@ -117,23 +117,32 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
         took = median_durations_s(store.executions_of([*itertools.islice(store.runs(name), _RECENT)]))
         try:
             plan = plan_backfill(options, loaded.pipeline, calendar, store, sources, took)
-            return _add_spanless(plan, store, request) if request.missed else plan, loaded
+            return _add_others(plan, store, request) if request.missed else plan, loaded
         except SpanNotFound as error:
             missed = {span for key in list_keys(store, name) for tick in list_missed(store, key) for span in tick.spans}
             lost = sorted(missed.intersection(spans or ())) if not node else []
             raise SpanNotFound("\n".join([str(error), *_give_up(name, lost, calendar, request.elsewhere)])) from error
 
 
-def _add_spanless(plan: BackfillPlan, store: Store, request: BackfillRequest) -> BackfillPlan:
-    """The plan with the missed ticks that no span recovers, and the commands that do."""
-    from spanwise.scheduler.ledger.schedule_status import find_schedule, recovery_command
+def _missed(store: Store, pipeline: str) -> list[tuple[ScheduleRecord, TickRecord]]:
+    """The missed ticks of a pipeline, each with its schedule."""
+    from spanwise.scheduler.ledger.schedule_status import find_schedule
 
-    missed = [
-        (find_schedule(store, key), tick) for key in list_keys(store, plan.pipeline) for tick in list_missed(store, key)
-    ]
-    spanless = [(schedule, tick) for schedule, tick in missed if tick.tick.span is None]
-    commands = dict.fromkeys(recovery_command(tick, schedule, request.elsewhere) for schedule, tick in spanless)
-    return replace(plan, spanless=len(spanless), runs=() if plan.targets else tuple(commands))
+    return [(find_schedule(store, key), tick) for key in list_keys(store, pipeline) for tick in list_missed(store, key)]
+
+
+def _add_others(plan: BackfillPlan, store: Store, request: BackfillRequest) -> BackfillPlan:
+    """The plan with the missed ticks that no backfill of a span recovers, and the commands that do."""
+    from spanwise.scheduler.ledger.schedule_status import recovery_command
+
+    others = [(schedule, tick) for schedule, tick in _missed(store, plan.pipeline) if not schedule.backfills(tick)]
+    spanless = [(schedule, tick) for schedule, tick in others if tick.tick.span is None]
+    own = [(schedule, tick) for schedule, tick in others if schedule.source_spans(tick)]
+    runs, own_runs = (
+        tuple(dict.fromkeys(recovery_command(tick, schedule, request.elsewhere) for schedule, tick in ticks))
+        for ticks in (spanless, own)
+    )
+    return replace(plan, spanless=len(spanless), runs=() if plan.targets else runs, own=own_runs)
 
 
 def _find_source(request: BackfillRequest, pipeline: Pipeline) -> CountedSource | None:

@@ -66,22 +66,35 @@ def format_plan(plan: BackfillPlan) -> str:
     if plan.lowered:
         lowered = format_spans(plan.lowered, calendar)
         lines.append(f"Skipped because a higher version was ingested before: {lowered}. {LOWERED_FIX}")
-    if plan.runs:
-        several = plan.spanless > 1
-        lines.append(
-            f"{format_count(plan.spanless, 'missed tick')} {'have' if several else 'has'} no span. "
-            f"A run on the newest data recovers {'them' if several else 'it'}:"
-        )
-        lines += [f"  {command}" for command in plan.runs]
+    lines += _others(plan)
     if plan.estimate_s is not None and plan.targets:
         lines.append(f"Estimated duration: {format_duration(plan.estimate_s)}, based on recent runs.")
     return "\n".join(lines)
 
 
+def _others(plan: BackfillPlan) -> Iterator[str]:
+    """The missed ticks that no backfill of a span recovers, with the commands that do."""
+    if plan.runs:
+        several = plan.spanless > 1
+        yield (
+            f"{format_count(plan.spanless, 'missed tick')} {'have' if several else 'has'} no span. "
+            f"A run on the newest data recovers {'them' if several else 'it'}:"
+        )
+        yield from (f"  {command}" for command in plan.runs)
+    if plan.own:
+        several = len(plan.own) > 1
+        yield (
+            f"{format_count(len(plan.own), 'missed tick')} {'give' if several else 'gives'} each node a span of its "
+            f"own. {'Run these' if several else 'Run it'}:"
+        )
+        yield from (f"  {command}" for command in plan.own)
+
+
 def _headline(plan: BackfillPlan) -> str:
     count = len(plan.targets)
     if not count:
-        return f"{plan.pipeline} {'has no span to backfill' if plan.runs or plan.alone else 'needs no backfill'}."
+        left = plan.runs or plan.own or plan.alone
+        return f"{plan.pipeline} {'has no span to backfill' if left else 'needs no backfill'}."
     spans = f"{count} {'span' if count == 1 else 'spans'}"
     how = "then one model" if plan.train else "a full run" if count == 1 else "a full run each"
     return f"Backfill of {plan.pipeline}: {spans}, {how}."
@@ -120,7 +133,7 @@ def plan_document(plan: BackfillPlan) -> Document:
         "absent": [span_document(s, calendar) for s in plan.absent],
         "lowered": [span_document(s, calendar) for s in plan.lowered],
         "alone": [{"node": node, **span_document(span, calendar)} for node, span in plan.alone],
-        "runs": list(plan.runs),
+        "runs": [*plan.runs, *plan.own],
         "ingest": list(plan.ingest),
         "train": list(plan.train),
         "windows": [_window_document(w, calendar) for w in plan.windows],

@@ -29,6 +29,7 @@ from spanwise.scheduler.daemon import arrival
 from spanwise.scheduler.daemon.arrival import ReadyData
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.schedule.division import HALVES, Part
 from spanwise.scheduler.schedule.part import part_nodes, select_part
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
@@ -51,6 +52,7 @@ class ScheduleDescription:
     timetable: Timetable
     source: str  #: `/path/file.py:name`
     calendar: str = "number"  #: how its spans are shown
+    calendars: Mapping[str, str] = field(default_factory=dict)  #: the same by node, where each has its own rule
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
     nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
@@ -232,6 +234,7 @@ def _describe_schedule(
         timetable=timetable,
         source=loaded.place,
         calendar=loaded.calendar.value,
+        calendars={each.node: each.calendar.value for each in list_span_sources(loaded.pipeline) if timetable.sources},
         pushes=pushes,
         nodes=part_nodes(loaded.pipeline, part, division),
         ingests=any(isinstance(node, IngestNode) for node in loaded.pipeline),

@@ -322,6 +322,7 @@ class SchedulerLoop:
                 source=described.source,
                 folder=str(Path.cwd()),
                 calendar=described.calendar,
+                calendars=described.calendars,
                 pushes=described.pushes,
                 nodes=described.nodes,
                 ingests=described.ingests,

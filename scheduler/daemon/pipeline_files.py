@@ -199,6 +199,7 @@ def describe_recorded(known: ScheduleRecord) -> ScheduleDescription:
         timetable=known.timetable,
         source=known.source,
         calendar=known.calendar,
+        calendars=known.calendars,
         pushes=known.pushes,
         nodes=known.nodes,
         ingests=known.ingests,

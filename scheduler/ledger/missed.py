@@ -6,7 +6,7 @@ A later run recovers a tick, windows that go on without its span supersede it, a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -40,18 +40,27 @@ class MissedTicks:
         return False
 
     def recover(
-        self, key: str, spans: Collection[int], run: int, *, now: datetime, parts: Collection[str] | None = None
+        self,
+        key: str,
+        spans: Collection[int],
+        run: int,
+        *,
+        now: datetime,
+        parts: Collection[str] | None = None,
+        is_done: Callable[[TickRecord], bool] = lambda _record: True,
     ) -> list[TickRecord]:
         """Records that a run has recovered the missed ticks of these parts, or of all, with no other span.
 
         Returns them. A tick without a span was to run on the newest data, whichever that was, so any run of its part
-        recovers it.
+        recovers it. `is_done` says whether what else a tick was to do is done.
         """
         ticks = self._read(key)
         done = {
             number: record
             for number, record in ticks.items()
-            if (parts is None or record.tick.part in parts) and all(span in spans for span in record.spans)
+            if (parts is None or record.tick.part in parts)
+            and all(span in spans for span in record.spans)
+            and is_done(record)
         }
         closed = _close(self._store, done.values(), TickClosure(how=Closing.RECOVERED, at=now, run=run))
         for number in done:

@@ -233,22 +233,31 @@ def read_forecast(store: Store, key: str, now: datetime) -> Forecast:
 
 
 def recovery_command(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> str:
-    """The command that recovers a tick; one without a span is recovered by a run on the newest data."""
+    """The command that recovers a tick; one without a span is recovered by a run on the newest data.
+
+    One that gives each node that ingests a span of its own is recovered by a run of these; where they are not known,
+    by the span of the first node, which the others are not given.
+    """
     if record.tick.span is None:
         return file_command(schedule, "run", options=options)
+    if each := schedule.source_spans(record):
+        named = [word for node, span in each.items() for word in ("--span", f"{node}={schedule.label(node, span)}")]
+        return file_command(schedule, "run", *named, options=options)
     command = "backfill" if schedule.ingests else "run"
-    return file_command(schedule, command, "--span", _format_range([record], schedule), options=options)
+    first = "".join(f"{source.node}=" for source in schedule.timetable.sources[:1])
+    return file_command(schedule, command, "--span", f"{first}{_format_range([record], schedule)}", options=options)
 
 
 def recovery_commands(
     records: Sequence[TickRecord], schedule: ScheduleRecord, options: Sequence[str] = ()
 ) -> Sequence[str]:
-    """The commands that recover ticks, one for all that have a span where there are many."""
+    """The commands that recover ticks, one for all that a backfill recovers where there are many."""
     every = list(dict.fromkeys(recovery_command(record, schedule, options) for record in records))
     if len(every) <= _FEW_COMMANDS or not schedule.ingests:
         return every
-    newest = [recovery_command(record, schedule, options) for record in records if record.tick.span is None]
-    return [file_command(schedule, "backfill", "--missed", options=options), *dict.fromkeys(newest)]
+    by_run = [recovery_command(record, schedule, options) for record in records if not schedule.backfills(record)]
+    together = [file_command(schedule, "backfill", "--missed", options=options)] if len(by_run) < len(records) else []
+    return [*together, *dict.fromkeys(by_run)]
 
 
 def file_command(schedule: ScheduleRecord, command: str, *arguments: str, options: Sequence[str] = ()) -> str:

@@ -9,15 +9,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.missed import is_any_missed
 from spanwise.scheduler.ledger.numbered import newest_number
+from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.schedule_key import DATA, HALF_NAMES, WHOLE, part_of, pipeline_of, schedule_key
+from spanwise.scheduler.schedule.ticks import source_spans
 from spanwise.scheduler.schedule.timetable import Timetable
 
 
@@ -30,6 +33,7 @@ class ScheduleRecord:
     source: str = ""  #: the file it was loaded from, `/path/file.py:name`
     folder: str = ""  #: of the scheduler that loaded it: relative paths of its pipeline are of this folder
     calendar: str = "number"  #: how its spans are shown
+    calendars: Mapping[str, str] = field(default_factory=dict)  #: the same by node, where each has its own rule
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
     pushed_before: tuple[str, ...] = ()  #: where they were found before, as its file was then
     nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
@@ -41,6 +45,19 @@ class ScheduleRecord:
     def key(self) -> str:
         """The schedule key."""
         return self.timetable.pipeline
+
+    def source_spans(self, record: TickRecord) -> dict[str, int]:
+        """The span of each node, as `ticks.source_spans` says; empty also where a tick stands for several."""
+        return source_spans(self.timetable, record.tick) if len(record.spans) == 1 else {}
+
+    def backfills(self, record: TickRecord) -> bool:
+        """Whether a backfill recovers a tick: it has a span, and it is the same for all nodes that ingest."""
+        return self.ingests and record.tick.span is not None and not self.source_spans(record)
+
+    def label(self, node: str, span: int) -> str:
+        """A span of a node as it is typed."""
+        rules = {each.node: each.rule.calendar.value for each in self.timetable.sources}
+        return Calendar.from_name(self.calendars.get(node, rules[node])).label(span)
 
 
 def put_schedule(store: Store, loaded: ScheduleRecord) -> ScheduleRecord:

@@ -14,8 +14,9 @@ from spanwise.scheduler.alerts.recovery import record_closing
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, is_read
 from spanwise.scheduler.ledger.missed import list_missed
-from spanwise.scheduler.ledger.schedules import list_keys
+from spanwise.scheduler.ledger.schedules import list_keys, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure
 
 
@@ -29,12 +30,30 @@ def close_superseded(
     closed: list[TickRecord] = []
     now = datetime.now(UTC)
     for record in [each for key in list_keys(store, pipeline.name) for each in list_missed(store, key)]:
+        if _awaits_others(store, pipeline, record):
+            continue
         if record.spans and (windows := _find_windows(store, pipeline, calendar, record.spans)):
             because = f"no window reads its span any more: {_format_windows(windows, calendar)}"
             number = None if run is None else run.number
             closure = TickClosure(how=Closing.SUPERSEDED, at=now, run=number, because=because)
             closed += record_closing(store, [record], closure, place)
     return closed
+
+
+def _awaits_others(store: Store, pipeline: Pipeline, record: TickRecord) -> bool:
+    """Whether a window would read the span of another node that a tick was to ingest, and that nobody has ingested."""
+    schedule = read_schedule(store, record.key)
+    spans = {} if schedule is None else schedule.source_spans(record)
+    for source in list_span_sources(pipeline)[1:]:
+        if (span := spans.get(source.node)) is None:
+            continue
+        forecast = WindowForecast(pipeline, store, source.calendar, source.node)
+        is_ingested = any(span in dict(window.spans) for window in forecast.windows())
+        forecast.add(span, {"": None})
+        windows = list(forecast.windows())
+        if windows and not is_ingested and is_read(span, windows):
+            return True
+    return False
 
 
 def _find_windows(

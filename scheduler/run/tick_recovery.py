@@ -16,18 +16,42 @@ from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.part import completed_parts
 
 
+class AskedSpans:
+    """The spans that complete runs of a pipeline were asked for."""
+
+    def __init__(self, pipeline: Pipeline, *runs: Run) -> None:
+        self.leading: set[int] = set()  #: of the leading node, by whose spans ticks are named
+        self.by_node: dict[str, set[int]] = {}
+        self._sources = list_span_sources(pipeline)
+        for run in runs:
+            self.add(run)
+
+    def add(self, run: Run) -> None:
+        """Adds the spans of a run: those of each node that were named, or the one of all nodes."""
+        named = {s.node: s.calendar.parse(run.spans[s.node]) for s in self._sources if s.node in run.spans}
+        if run.span is None:
+            return
+        spans = named if run.spans else {source.node: run.span for source in self._sources}
+        for node, span in spans.items():
+            self.by_node.setdefault(node, set()).add(span)
+        leads = not run.spans or not named.keys().isdisjoint([source.node for source in self._sources[:1]])
+        if leads:
+            self.leading.add(run.span)
+
+
 def recover_ticks(
     store: Store,
     pipeline: Pipeline,
     run: Run,
+    asked: AskedSpans,
     place: str,
     *,
-    spans: Collection[int] | None = None,
+    among: Collection[int] | None = None,
     missed: MissedTicks | None = None,
 ) -> None:
     """Records the missed ticks that a complete run has recovered, in the parts of which it has done all nodes.
 
-    `spans` are those of the leading node that were run; None: the one that this run was asked for.
+    `asked` has its spans, and those of the runs before it that belong to it; of these, `among` are recovered, or all.
     """
     done = completed_nodes(store, run)
 
@@ -36,16 +60,5 @@ def recover_ticks(
         division = HALVES if record is None else record.timetable.division or HALVES
         return completed_parts(pipeline, done, division)
 
-    spans = leading_spans(pipeline, run) if spans is None else spans
-    record_recovery(store, run, spans, place, completed, missed)
-
-
-def leading_spans(pipeline: Pipeline, run: Run) -> list[int]:
-    """The span that a run was asked for, if it is one of the leading node, by whose spans ticks are named."""
-    if not run.spans:
-        return [] if run.span is None else [run.span]
-    return [
-        source.calendar.parse(run.spans[source.node])
-        for source in list_span_sources(pipeline)[:1]
-        if source.node in run.spans
-    ]
+    spans = asked.leading if among is None else asked.leading.intersection(among)
+    record_recovery(store, run, spans, place, completed, missed, asked.by_node)

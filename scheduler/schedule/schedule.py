@@ -13,7 +13,7 @@ from spanwise.scheduler.schedule.cadence import find_zone, first_moment
 from spanwise.scheduler.schedule.cron import CRON_EXAMPLE
 from spanwise.scheduler.schedule.division import Part, check_division, division_of
 from spanwise.scheduler.schedule.schedule_key import HALF_NAMES, WHOLE, schedule_key
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule, PeriodsBefore, SpanRule, rule_name
+from spanwise.scheduler.schedule.span_rule import SourceRule, SpanRule, plain_rule
 from spanwise.scheduler.schedule.timetable import ScheduleTerms, Timetable
 
 _SECOND = timedelta(seconds=1)
@@ -80,7 +80,7 @@ def source_rules(schedule: Schedule, part: str) -> Mapping[str, SpanRule | None]
 def timetable_of(schedule: Schedule, pipeline: str, part: str = WHOLE) -> Timetable:
     """The timetable of a part of a schedule whose pipeline has this name; without a part, of all of it."""
     zone = find_zone(schedule.zone)
-    span = rule_of(schedule, part)
+    span, rules = rule_of(schedule, part), source_rules(schedule, part)
     if span is not None and not callable(span):
         raise ScheduleError(
             f"span={span!r} cannot be called with a tick. Say which span a tick means, for example span=days_before(1)."
@@ -96,7 +96,8 @@ def timetable_of(schedule: Schedule, pipeline: str, part: str = WHOLE) -> Timeta
             zone = find_zone(str(terms["zone"]))
     return Timetable(
         schedule_key(pipeline, part),
-        span=span if span is None or isinstance(span, PeriodsBefore) else CustomSpanRule(rule_name(span)),
+        span=None if span is None else plain_rule(span),
+        sources=tuple(SourceRule(node, plain_rule(rule)) for node, rule in rules.items() if rule is not None),
         start=_bound("start", schedule.start, zone),
         end=_bound("end", schedule.end, zone),
         division=() if schedule.parts is None else division_of(schedule.parts),

@@ -40,6 +40,19 @@ class CustomSpanRule:
     calendar: ClassVar = Calendar.NUMBER
 
 
+@dataclass(frozen=True)
+class SourceRule:
+    """The span rule of one node that ingests, where each has its own."""
+
+    node: str
+    rule: PeriodsBefore | CustomSpanRule
+
+
+def plain_rule(rule: SpanRule) -> PeriodsBefore | CustomSpanRule:
+    """A rule as plain data; of a user's own, only its name is left."""
+    return rule if isinstance(rule, PeriodsBefore) else CustomSpanRule(rule_name(rule))
+
+
 def hours_before(hours: int) -> PeriodsBefore:
     """The span is the hour so many hours before the tick: with 1, a run learns from the hour that has just ended."""
     return PeriodsBefore(_whole(hours, "hours_before"), Calendar.HOUR)

@@ -80,6 +80,20 @@ def span_of(rule: SpanRule, tick: Tick) -> int:
     return apply_rule(rule, tick.wall)
 
 
+def source_spans(timetable: Timetable, tick: Tick) -> dict[str, int]:
+    """The span of each node that ingests, where the schedule gives each one by a rule of its own.
+
+    Empty also where only the pipeline file has one of these rules, or where they have changed since the tick.
+    """
+    wall = tick.wall.astimezone(timetable.clock)
+    spans: dict[str, int] = {}
+    for source in timetable.sources:
+        if isinstance(source.rule, CustomSpanRule):
+            return {}
+        spans[source.node] = apply_rule(source.rule, wall)
+    return spans if next(iter(spans.values()), None) == tick.span else {}
+
+
 def _tick(timetable: Timetable, wall: datetime, at: datetime) -> Tick:
     expression, zone, rule = timetable.expression, timetable.clock, timetable.span
     local = at.astimezone(zone) if expression.every_hour else wall.replace(tzinfo=zone)

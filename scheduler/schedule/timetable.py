@@ -14,7 +14,7 @@ from spanwise.scheduler.schedule.cadence import find_zone, moments_after
 from spanwise.scheduler.schedule.cron import CRON_EXAMPLE, LONG_AGO, CronExpression, parse_cron
 from spanwise.scheduler.schedule.division import PartStart
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule, PeriodsBefore
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule, PeriodsBefore, SourceRule
 
 _SECOND = timedelta(seconds=1)
 _SAMPLE = 50  # ticks that are looked at for the shortest interval
@@ -61,6 +61,7 @@ class Timetable(ScheduleTerms):
     pipeline: str  #: the schedule key: the name of the pipeline; of a part, with it: `flights:ingest`
     _: KW_ONLY
     span: PeriodsBefore | CustomSpanRule | None = None
+    sources: tuple[SourceRule, ...] = ()  #: of the nodes that ingest, where each has its own; `span` is the first
     start: datetime | None = None  #: UTC; no tick before
     end: datetime | None = None  #: UTC; no tick after
     division: tuple[PartStart, ...] = ()  #: all parts of its schedule, in order; none where it is of all of it

@@ -14,7 +14,7 @@ from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.schedule import Schedule, timetables_of
-from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.span_rule import days_before, months_before
 from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.web.queries.model_metrics import read_trained
 from tests.scheduler import conftest
@@ -296,6 +296,40 @@ def test_a_span_of_another_node_recovers_no_tick_of_the_leading_one(lake, folder
 
     lake("clicks/2026-11-22/v1")
     assert spanwise("run", "both.py", "--span", "clicks=2026-11-22", "--span", "prices=2026-11-22")[0] == 0
+    assert missed(spanwise) == []
+
+
+def test_a_tick_that_gives_each_node_a_span_of_its_own_is_recovered_by_a_run_of_these(lake, folder, spanwise):
+    """The printed command names the span of each; a run of the leading span closed the tick without the prices."""
+    (folder / "both.py").write_text(PIPELINE.replace("size=2,", "size=2, missing=1,"))
+    assert spanwise("run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-10")[0] == 0
+    lake("clicks/2026-11-22/v1")
+    lake("prices/2026-09/v1")
+    lost(folder, cron="0 3 * * *", span={"clicks": days_before(1), "prices": months_before(2)})
+
+    assert spanwise("run", "both.py", "--span", "clicks=2026-11-22", "--span", "prices=2026-10")[0] == 0
+    code, out, _ = spanwise("backfill", "both.py", "--missed")
+    assert code == 1
+    assert "1 missed tick gives each node a span of its own. Run it:" in out
+
+    (recover,) = re.findall(r"spanwise (run .*)", spanwise("schedule", "missed")[1])
+    assert recover == "run both.py --span clicks=2026-11-22 --span prices=2026-09"
+    assert recover in out
+    assert spanwise(*shlex.split(recover))[0] == 0
+    assert missed(spanwise) == []
+
+
+def test_a_tick_is_not_superseded_while_a_window_reads_the_span_of_another_node(lake, folder, spanwise):
+    """No window reads the clicks of that day any more; the prices of its month are a gap that one would read."""
+    (folder / "both.py").write_text(PIPELINE.replace("size=2,", "size=2, missing=1,"))
+    lost(folder, cron="0 3 * * *", span={"clicks": days_before(1), "prices": months_before(2)})
+    for day in ("23", "24"):
+        lake(f"clicks/2026-11-{day}/v1")
+        assert spanwise("run", "both.py", "--span", f"clicks=2026-11-{day}", "--span", "prices=2026-10")[0] == 0
+    assert len(missed(spanwise)) == 1
+
+    lake("prices/2026-09/v1")
+    assert spanwise("run", "both.py", "--span", "clicks=2026-11-24", "--span", "prices=2026-09")[0] == 0
     assert missed(spanwise) == []
 
 

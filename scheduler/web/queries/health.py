@@ -131,6 +131,8 @@ def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
     missed = list_missed(store, schedule.key)
     if missed and all(record.tick.span is None for record in missed):
         return Remedy(command=recovery_command(missed[0], schedule), action="run", fields=(("file", source),))
+    if not any(map(schedule.backfills, missed)):
+        return Remedy(command=recovery_command(missed[0], schedule))
     return Remedy(
         command=file_command(schedule, "backfill", "--missed"),
         action="backfill",

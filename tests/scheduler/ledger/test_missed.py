@@ -11,11 +11,12 @@ from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import MemoryStore, Store
 from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, list_abnormal, list_missed, select_missed
-from spanwise.scheduler.ledger.schedule_status import explain_ticks, find_schedule, read_status
+from spanwise.scheduler.ledger.schedule_status import explain_ticks, find_schedule, read_status, recovery_command
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, put_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_tick
 from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
+from spanwise.scheduler.schedule.span_rule import SourceRule, days_before
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -156,3 +157,16 @@ def test_ticks_of_a_schedule_that_was_replaced_are_listed_until_they_are_closed(
     assert list_keys(store, "p") == ["p:ingest", "p:train"]
     with pytest.raises(NotRecorded, match="'p' was never scheduled here"):
         find_schedule(store, "p")
+
+
+def test_the_command_that_recovers_a_tick_names_the_span_of_each_node_as_it_is_typed(store: Store) -> None:
+    """Where each has a rule of its own; one whose spans are numbers may count days."""
+    rules = SourceRule("Clicks", days_before(1)), SourceRule("Prices", days_before(3))
+    table = Timetable("p", cron="@daily", span=days_before(1), sources=rules)
+    calendars = {"Clicks": "day", "Prices": "number"}
+    known = ScheduleRecord(timetable=table, since=THREE, source="p.py", calendar="day", calendars=calendars)
+    schedule = put_schedule(store, known)
+    tick, edited = (take(store, day, span=span) for day, span in ((1, 20513), (2, 20513)))
+
+    assert recovery_command(tick, schedule) == "spanwise run p.py --span Clicks=2026-03-01 --span Prices=20511"
+    assert recovery_command(edited, schedule) == "spanwise backfill p.py --span Clicks=2026-03-01"

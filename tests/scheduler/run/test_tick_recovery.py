@@ -1,7 +1,7 @@
 """Which missed ticks a complete run has done the work of."""
 
 from spanwise.orchestrator import Calendar, Component, Examples, Output, Pipeline, Run
-from spanwise.scheduler.run.tick_recovery import leading_spans
+from spanwise.scheduler.run.tick_recovery import AskedSpans
 
 DAY = Calendar.DAY.parse("2026-03-03")
 
@@ -19,10 +19,12 @@ def test_the_span_of_a_run_is_that_of_the_node_by_which_ticks_are_named() -> Non
     """Another node counts in days as well, and its day was never one of the leading node."""
     both = Pipeline("p", [Days(name="Clicks"), Days(name="Prices")])
 
-    def span(span: int | None, **spans: str) -> list[int]:
-        return leading_spans(both, Run(pipeline="p", span=span, calendar="day", spans=spans))
+    def asked(span: int | None, **spans: str) -> AskedSpans:
+        return AskedSpans(both, Run(pipeline="p", span=span, calendar="day", spans=spans))
 
-    assert span(DAY) == [DAY]
-    assert span(DAY, Clicks="2026-03-03", Prices="2026-03-01") == [DAY]
-    assert span(DAY, Prices="2026-03-03") == []
-    assert span(None) == []
+    assert asked(DAY).leading == {DAY}
+    assert asked(DAY, Clicks="2026-03-03", Prices="2026-03-01").leading == {DAY}
+    assert asked(DAY, Prices="2026-03-03").leading == set()
+    assert asked(None).leading == set()
+    assert asked(DAY).by_node == {"Clicks": {DAY}, "Prices": {DAY}}
+    assert asked(DAY, Prices="2026-03-03").by_node == {"Prices": {DAY}}
