@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, Model, Statistics, TransformCache, TransformGraph
 from spanwise.orchestrator.lineage import Direction, passes_rows, walk
-from spanwise.orchestrator.node_history import list_outputs
+from spanwise.orchestrator.node_history import find_renamed, list_outputs
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.serving import find_served
 from spanwise.orchestrator.store import Address, Store
@@ -50,22 +51,30 @@ def _passes_examples(read: Artifact, made: Artifact) -> bool:
 
 
 Learned: TypeAlias = Mapping[str, Mapping[int, Artifact]]
-"""By the name of a model, the artifacts at an address that it has learned from, by their ids."""
+"""By the name of a model, the artifacts of a channel that it has learned from, by their ids."""
 
 
-def find_learned(store: Store, address: Address, known: Learned) -> Learned:
-    """What the models that serve have learned from at an address, also through their bases, as `tainted` says.
+def find_names(store: Store, address: Address) -> frozenset[Address]:
+    """An address with those that its channel had before, as far as its node was renamed."""
+    renamed = find_renamed(store, address.pipeline)
+    return frozenset([address, *(replace(address, node=old) for old, now in renamed.items() if now == address.node)])
 
-    What a model has learned from never changes: of `known` ones, as that of an earlier look, nothing is read again.
+
+def find_learned(store: Store, pipeline: str, names: Collection[Address], known: Learned) -> Learned:
+    """What the models that serve have learned from at these addresses, also through their bases.
+
+    `tainted` says the same. What a model has learned from never changes: of `known` ones, as that of an earlier look,
+    nothing is read again.
     """
-    found = {model.name: model for model, _ in find_served(store, address.pipeline)}
-    return {name: known[name] if name in known else _walk_learned(store, found[name], address, known) for name in found}
+    found = {model.name: model for model, _ in find_served(store, pipeline)}
+    return {name: known[name] if name in known else _walk_learned(store, found[name], names, known) for name in found}
 
 
-def _walk_learned(store: Store, model: Artifact, address: Address, known: Learned) -> dict[int, Artifact]:
+def _walk_learned(store: Store, model: Artifact, names: Collection[Address], known: Learned) -> dict[int, Artifact]:
     def carries(read: Artifact, made: Artifact) -> bool:
         return made.name not in known and passes_rows(read, made)
 
     reached = walk(store, [model], Direction.UP, carries=carries).artifacts.values()
-    learned = {a.id: a for a in reached if a.name.startswith(f"{address}/")}
+    places = tuple(f"{address}/" for address in names)
+    learned = {a.id: a for a in reached if a.name.startswith(places)}
     return learned | {i: a for base in reached for i, a in known.get(base.name, {}).items()}

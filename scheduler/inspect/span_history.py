@@ -25,7 +25,7 @@ from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_s
 from spanwise.orchestrator.verdict import find_standings
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect import find, records
-from spanwise.scheduler.inspect.run_outputs import MOST_OUTPUTS, Learned, find_learned, find_window
+from spanwise.scheduler.inspect.run_outputs import MOST_OUTPUTS, Learned, find_learned, find_names, find_window
 
 T = TypeVar("T")
 
@@ -75,6 +75,7 @@ class SpanHistory:
         self.complete = False  #: everything was read
         self.version = 0  #: counts up whenever something has changed
         self._learned: Learned = {}
+        self._names: frozenset[Address] = frozenset()  # that the channel had when that was read
         self._seen = 0  # the highest run that was looked at
         self._open: set[int] = set()  # runs that had not ended then
         self._reading: Iterator[None] | None = None
@@ -151,7 +152,10 @@ class SpanHistory:
             self.version += 1
 
     def _read_learned(self, store: Store) -> None:
-        self._learned = find_learned(store, self.address, self._learned)
+        names = find_names(store, self.address)
+        known = self._learned if names == self._names else {}
+        self._learned = find_learned(store, self.address.pipeline, names, known)
+        self._names = names
         learned: dict[int, list[Artifact]] = defaultdict(list)
         for artifact in itertools.chain(*(each.values() for each in self._learned.values())):
             if isinstance(span := artifact.properties.get("span"), int):
