@@ -1,4 +1,8 @@
-"""Continuations: what a run has done together with the runs that it continues, as a resumed run or a retry does."""
+"""Continuations: what a run has done together with the runs that it continues.
+
+A resumed run continues the one that it resumes, a retry the attempt before it, and the training of a backfill the last
+of its runs that ingest.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +34,20 @@ def _counts(run: Run) -> bool:
 
 def attempted_nodes(store: Store, run: Run) -> frozenset[str]:
     """The nodes of a run, and of the runs that it continues; not those that its base run has supplied otherwise."""
-    return frozenset(node for each in _attempts(store, run) for node in each.nodes)
+    return frozenset(node for each in list_attempts(store, run) for node in each.nodes)
 
 
-def _attempts(store: Store, run: Run) -> Iterator[Run]:
-    """A run and those that it continues, newest first: what a person resumes, and the attempts at a tick before."""
+def list_attempts(store: Store, run: Run) -> Iterator[Run]:
+    """A run and those that it continues, newest first."""
     yield run
     with contextlib.suppress(NotRecorded):
         while run.base is not None:
             before = store.run(run.pipeline, run.base)
             resumed = run.trigger is Trigger.RESUME and run.cause == before.name
-            if not resumed and not (run.trigger is before.trigger is Trigger.SCHEDULE and run.cause == before.cause):
+            of_one = run.trigger in (Trigger.SCHEDULE, Trigger.BACKFILL) and (run.trigger, run.cause) == (
+                before.trigger,
+                before.cause,
+            )
+            if not (resumed or of_one):
                 return
             yield (run := before)

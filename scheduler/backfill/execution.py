@@ -21,7 +21,6 @@ from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.run_request import Observer, RunOutcome, RunRequest
 from spanwise.orchestrator.runner import Controller
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.alerts.recovery import record_recovery
 from spanwise.scheduler.backfill.plan import select_ingest
 from spanwise.scheduler.backfill.record import TRAIN, Backfill, BackfillStage, backfill_runs, set_stage
 from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
@@ -39,9 +38,9 @@ from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import OverrunCause, mark_overrun
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run import openlineage, stop
 from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
+from spanwise.scheduler.run.tick_recovery import AskedSpans, recover_ticks
 from spanwise.scheduler.schedule.schedule_key import parse_cause
 
 PAUSE_S = 600.0
@@ -180,7 +179,7 @@ class _BackfillRunner:
         self._loaded = loaded
         self._context = context
         self._failed = False
-        self._done: set[int] = set()  # spans with a complete run
+        self._done = AskedSpans(context.store, loaded.pipeline)  # of complete runs
         lines = list_keys(context.store, backfill.pipeline)
         # A tick that is missed while this runs may mean data that has come since.
         self._missed = {span for line in lines for tick in list_missed(context.store, line) for span in tick.spans}
@@ -190,7 +189,9 @@ class _BackfillRunner:
         backfill = self._backfill
         done = {span: run for span, run in backfill_runs(self._context.store, backfill).items() if _complete(run)}
         for run in done.values():
-            self._record_recovery(run)  # its process may have died before it could
+            self._done.add(run)
+        for run in done.values():
+            self._recover(run)  # its process may have died before it could
         todo = [span for span in backfill.spans if span not in done]
         for outcome in self._controller.run_all(self._requests(todo), parallel=backfill.parallel):
             self._report(outcome)
@@ -204,7 +205,8 @@ class _BackfillRunner:
     def _report(self, outcome: RunOutcome) -> None:
         self._context.notify(BackfillEvent(what="ran", outcome=outcome))
         if outcome.succeeded:
-            self._record_recovery(outcome.run)
+            self._done.add(outcome.run)
+            self._recover(outcome.run)
         elif outcome.run.state is State.CANCELED:
             self.stopped = (outcome.run.error or "").removeprefix("stopped by ") or "a request to stop"
         else:
@@ -242,15 +244,10 @@ class _BackfillRunner:
         made = backfill_runs(self._context.store, self._backfill)
         return made[max(self._backfill.spans)].number
 
-    def _record_recovery(self, run: Run) -> None:
-        """Records the missed ticks that a complete run recovers; a run of the ingesting part alone recovers none."""
-        leading = list_span_sources(self._loaded.pipeline)[:1]
-        if self._backfill.source_node not in ("", *(source.node for source in leading)):
-            return  # the spans of a tick are those of the leading node
-        self._done.update(self._backfill.spans if run.span is None else (run.span,))
-        if not (self._backfill.train and run.span is not None):
-            spans, place = self._missed & self._done, self._context.settings.place
-            record_recovery(self._context.store, run, spans, place, missed=self._missed_ticks)
+    def _recover(self, run: Run) -> None:
+        """Records the missed ticks that a complete run recovers, with those before it."""
+        store, place, among = self._context.store, self._context.settings.place, self._missed
+        recover_ticks(store, self._loaded.pipeline, run, self._done, place, among=among, missed=self._missed_ticks)
 
 
 def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Selection | None:

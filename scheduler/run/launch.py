@@ -132,10 +132,12 @@ def _close_missed(store: Store, outcome: RunOutcome, loaded: Loaded, place: str)
     run = outcome.run
     try:
         if store.find_claim("scheduled", "#1") is not None:  # otherwise the ledger need not be imported
+            from spanwise.orchestrator.continuation import list_attempts
             from spanwise.scheduler.run.superseded import close_superseded
             from spanwise.scheduler.run.tick_recovery import AskedSpans, recover_ticks
 
-            recover_ticks(store, loaded.pipeline, run, AskedSpans(loaded.pipeline, run), place)
+            asked = AskedSpans(store, loaded.pipeline, *list_attempts(store, run))
+            recover_ticks(store, loaded.pipeline, run, asked, place)
             close_superseded(store, loaded.pipeline, loaded.calendar, place, run=run)
     except StoreError as error:  # the run is complete anyway; `schedule missed` still lists the ticks
         log.warning("recovery-lost", extra={"run": run.name, "reason": str(error)})

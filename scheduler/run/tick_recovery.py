@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
-from spanwise.orchestrator.continuation import completed_nodes
+from spanwise.orchestrator.continuation import attempted_nodes, completed_nodes
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store
@@ -17,26 +18,28 @@ from spanwise.scheduler.schedule.part import completed_parts
 
 
 class AskedSpans:
-    """The spans that complete runs of a pipeline were asked for."""
+    """The spans that complete runs of a pipeline, and those that they continue, were asked for."""
 
-    def __init__(self, pipeline: Pipeline, *runs: Run) -> None:
+    def __init__(self, store: Store, pipeline: Pipeline, *runs: Run) -> None:
         self.leading: set[int] = set()  #: of the leading node, by whose spans ticks are named
-        self.by_node: dict[str, set[int]] = {}
+        self.by_node: dict[str, set[int]] = {}  #: of each node that has run
+        self._store = store
         self._sources = list_span_sources(pipeline)
         for run in runs:
             self.add(run)
 
     def add(self, run: Run) -> None:
         """Adds the spans of a run: those of each node that were named, or the one of all nodes."""
-        named = {s.node: s.calendar.parse(run.spans[s.node]) for s in self._sources if s.node in run.spans}
         if run.span is None:
             return
-        spans = named if run.spans else {source.node: run.span for source in self._sources}
-        for node, span in spans.items():
-            self.by_node.setdefault(node, set()).add(span)
-        leads = not run.spans or not named.keys().isdisjoint([source.node for source in self._sources[:1]])
-        if leads:
+        if not run.spans or any(source.node in run.spans for source in self._sources[:1]):
             self.leading.add(run.span)
+        nodes = attempted_nodes(self._store, run)
+        for source in self._sources:
+            label = run.spans.get(source.node)
+            if source.node in nodes and (label is not None or not run.spans):
+                span = run.span if label is None else source.calendar.parse(label)
+                self.by_node.setdefault(source.node, set()).add(span)
 
 
 def recover_ticks(
@@ -44,7 +47,7 @@ def recover_ticks(
     pipeline: Pipeline,
     run: Run,
     asked: AskedSpans,
-    place: str,
+    place: str | Path,
     *,
     among: Collection[int] | None = None,
     missed: MissedTicks | None = None,
@@ -56,9 +59,20 @@ def recover_ticks(
     done = completed_nodes(store, run)
 
     def completed(key: str) -> frozenset[str]:
-        record = read_schedule(store, key)
-        division = HALVES if record is None else record.timetable.division or HALVES
-        return completed_parts(pipeline, done, division)
+        table = None if (record := read_schedule(store, key)) is None else record.timetable
+        others = _nodes_of_others(pipeline) if table is not None and table.sources else set()
+        return completed_parts(pipeline, done | others, (table and table.division) or HALVES)
 
     spans = asked.leading if among is None else asked.leading.intersection(among)
     record_recovery(store, run, spans, place, completed, missed, asked.by_node)
+
+
+def _nodes_of_others(pipeline: Pipeline) -> set[str]:
+    """The nodes that ingest, but for the leading one, and what they alone feed.
+
+    Where each has a span of its own, they may have run apart; `record_recovery` checks these spans if they are known.
+    """
+    leading, *others = [source.node for source in list_span_sources(pipeline)] or [""]
+    theirs = set(others)
+    above = {node: pipeline.ancestors(node) for node in pipeline.order}
+    return theirs | {node for node in pipeline.order if above[node] & theirs and leading not in above[node]}

@@ -45,6 +45,17 @@ def test_a_retry_of_a_tick_has_done_what_its_first_attempt_has(store: MemoryStor
     assert completed_nodes(store, by_hand) == {"Push"}
 
 
+def test_the_training_of_a_backfill_has_done_what_its_ingestion_has(store: MemoryStore) -> None:
+    """Also when a person resumes it; that of another backfill has not."""
+    ran(store, "Ingest", trigger=Trigger.BACKFILL, cause="backfill p/1", span=1)
+    failed = ran(store, "Learn", "Push", state=State.FAILED, trigger=Trigger.BACKFILL, cause="backfill p/1", base=1)
+    rest = ran(store, "Push", trigger=Trigger.RESUME, cause=failed.name, base=failed.number)
+    other = ran(store, "Learn", "Push", trigger=Trigger.BACKFILL, cause="backfill p/2", base=1)
+
+    assert completed_nodes(store, rest) == set(NODES)
+    assert completed_nodes(store, other) == {"Learn", "Push"}
+
+
 def test_a_replay_and_a_push_by_name_complete_nothing(store: MemoryStore) -> None:
     """One repeats what was; the other puts into service what was trained at another time."""
     assert completed_nodes(store, ran(store, *NODES, replay=True)) == frozenset()

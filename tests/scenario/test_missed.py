@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -168,6 +169,36 @@ def test_the_tick_of_a_part_that_trains_is_closed_by_a_training_alone(world: Wor
 
     assert world("run", "days.py", "--from", "RollingWindow", "--param", "fail=true")[0] == 1
     assert world("resume", "days", "--param", "fail=false")[0] == 0
+    assert world("schedule", "missed")[:2] == (0, "No ticks need backfilling.\n")
+
+
+def test_a_backfill_recovers_the_ticks_of_each_part_that_it_has_done(world: World) -> None:  # noqa: F811
+    """Ingestion is done though the training fails; the tick of the training stays until that is done."""
+    world.lived(3)
+    at = datetime(2024, 5, 3, 3, tzinfo=UTC)
+    ingest = Tick(at=at, name="2024-05-03T03:00", wall=at, part="ingest", span=Calendar.DAY.parse("2024-05-02"))
+    scheduled_by_parts(world, ingest, replace(ingest, part="train", span=None))
+
+    backfill = ("backfill", "days.py", "--span", "2024-05-02", "--train-once", "--param", "fail=true")
+    assert world(*backfill)[0] == 1
+    assert [each["pipeline"] for each in json.loads(world("schedule", "missed", "--json")[1])] == ["days:train"]
+
+    assert world("resume", "days", "--param", "fail=false")[0] == 0
+    assert world("schedule", "missed")[:2] == (0, "No ticks need backfilling.\n")
+
+
+def test_a_tick_of_the_whole_pipeline_is_recovered_once_a_backfill_has_trained(world: World) -> None:  # noqa: F811
+    """Its spans are ingested one by one, and none of them alone is all that its tick was to do."""
+    world.lived(3)
+    scheduled(world, 1, 2)
+
+    backfill = ("backfill", "days.py", "--missed", "--train-once")
+    assert world(*backfill, "--param", "fail=true")[0] == 1
+    assert "days: 2 missed ticks need backfilling" in world("schedule", "missed")[1]
+
+    assert world("resume", "days", "--param", "fail=false")[0] == 0
+    assert [each["span_label"] for each in json.loads(world("schedule", "missed", "--json")[1])] == ["2024-05-01"]
+    assert world(*backfill)[0] == 0
     assert world("schedule", "missed")[:2] == (0, "No ticks need backfilling.\n")
 
 

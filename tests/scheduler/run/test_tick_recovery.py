@@ -1,6 +1,7 @@
 """Which missed ticks a complete run has done the work of."""
 
-from spanwise.orchestrator import Calendar, Component, Examples, Output, Pipeline, Run
+from spanwise.orchestrator import Calendar, Component, Examples, Output, Pipeline, Run, State
+from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.run.tick_recovery import AskedSpans
 
 DAY = Calendar.DAY.parse("2026-03-03")
@@ -20,7 +21,9 @@ def test_the_span_of_a_run_is_that_of_the_node_by_which_ticks_are_named() -> Non
     both = Pipeline("p", [Days(name="Clicks"), Days(name="Prices")])
 
     def asked(span: int | None, **spans: str) -> AskedSpans:
-        return AskedSpans(both, Run(pipeline="p", span=span, calendar="day", spans=spans))
+        nodes = tuple(spans) or both.order
+        run = Run(pipeline="p", span=span, calendar="day", spans=spans, nodes=nodes, state=State.COMPLETE)
+        return AskedSpans(MemoryStore(), both, run)
 
     assert asked(DAY).leading == {DAY}
     assert asked(DAY, Clicks="2026-03-03", Prices="2026-03-01").leading == {DAY}
