@@ -74,7 +74,7 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
     newest = runs[0] if runs else None
     if newest is not None and newest.state is State.RUNNING:
         return _judge_running(store, newest, runs, schedules)
-    if failed := _list_failures(runs):
+    if failed := _list_failures(store, runs):
         times = f"{format_count(len(failed), 'run')} without success; " if len(failed) > 1 else ""
         return PipelineHealth(
             word="failing", why=times + explain_failure(store, failed[0]), urgent=True, remedy=_find_remedy(failed[0])
@@ -101,28 +101,33 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
     return PipelineHealth(word="on time") if schedules else PipelineHealth(word="not scheduled")
 
 
-def _list_failures(runs: Sequence[Run]) -> list[Run]:
-    """The runs that have not succeeded, and that no later one has succeeded in place of, newest first."""
+def _list_failures(store: Store, runs: Sequence[Run]) -> list[Run]:
+    """The runs that have not succeeded, and that no later ones have succeeded in place of, newest first."""
     complete: list[Run] = []
     failed = []
     for run in runs:
         if run.state is State.COMPLETE:
             complete.append(run)
-        elif run.state.ended and not any(_outdoes(later, run) for later in complete):
+        elif run.state.ended and not _is_outdone(store, run, complete):
             failed.append(run)
     return failed
 
 
-def _outdoes(later: Run, failed: Run) -> bool:
-    """Whether a success is one of what had failed: of its last node, or of nodes that were edited since.
+def _is_outdone(store: Store, failed: Run, complete: Sequence[Run]) -> bool:
+    """Whether each node that a run has left has succeeded since, or its nodes were edited and a run has succeeded.
 
-    Not of a part that comes before, such as ingestion; a push by name or a replay has succeeded in nothing else.
+    Not by a push by name or a replay, which succeed in nothing else; nor by a Pusher alone where nothing was trained.
     """
-    apart, other = ((run.trigger is Trigger.PUSH, run.replay) for run in (later, failed))
-    if any(apart) and apart != other:
+    apart = failed.trigger is Trigger.PUSH, failed.replay
+    ordinary = (False, False)
+    later = [run for run in complete if (run.trigger is Trigger.PUSH, run.replay) in (ordinary, apart)]
+    wanted = set(failed.nodes)
+    if any(not (set(run.nodes) <= wanted or wanted.isdisjoint(run.nodes)) for run in later):
+        return True
+    since = {node for run in later for node in run.nodes}
+    if not later or not set(failed.nodes[-1:]) <= since:  # most often, and nothing is read
         return False
-    nodes, wanted = set(later.nodes), set(failed.nodes)
-    return set(failed.nodes[-1:]) <= nodes or not (nodes <= wanted or nodes.isdisjoint(wanted))
+    return wanted <= since or wanted <= since | {e.node for e in store.executions(failed) if e.state.succeeded}
 
 
 def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:

@@ -498,7 +498,7 @@ def test_the_overview_looks_ahead_and_back(past, page):
 
 
 def test_a_pipeline_is_failing_until_what_has_failed_succeeds(past, page):
-    """Not until data is ingested, a model pushed by name or the past replayed; a Pusher may be renamed meanwhile."""
+    """Not until data is ingested, a model pushed, or the past replayed; a Pusher may be renamed meanwhile."""
     every = ("ExampleGen", "Trainer", "Pusher")
 
     def health(nodes, **facts):
@@ -512,6 +512,7 @@ def test_a_pipeline_is_failing_until_what_has_failed_succeeds(past, page):
     assert health(every[2:], trigger=Trigger.PUSH) == "failing"
     assert health(every, replay=True) == "failing"
     assert page("/api/pipelines").json()[0]["why"] == "no memory left"
+    assert health(every[2:], base=1) == "failing"
     assert health(every[1:], base=2) == "not scheduled"
     assert health(every[2:], trigger=Trigger.PUSH, state=State.FAILED) == "failing"
     assert health(every[2:], trigger=Trigger.PUSH) == "not scheduled"
