@@ -110,29 +110,20 @@ def _as_ragged(column: Any, offsets: NDArray[Any] | None = None) -> Ragged:
 
 
 def _as_extension(column: Any) -> Any:
-    """Tensors of Arrow's with their axes, others as what they are stored as."""
-    import numpy as np
+    """Tensors of Arrow's with their axes, others as what they are stored as.
+
+    Arrow's own `to_numpy_ndarray` shows what lies below a null, and is wrong where three axes or more change places.
+    """
     import pyarrow as pa
 
-    type_ = column.type
+    type_, stored = column.type, as_array(column.storage)
     if isinstance(type_, pa.Bool8Type):
-        stored = as_array(column.storage)
         return read_only(stored != 0)
     if not isinstance(type_, pa.FixedShapeTensorType):
-        return as_array(column.storage)
-    if not column.null_count:
-        return read_only(column.to_numpy_ndarray())
-    cells = column.storage
-    size = cells.type.list_size
-    values = cells.values.slice(cells.offset * size, len(cells) * size)
-    whole: Any = pa.ExtensionArray.from_storage(type_, pa.FixedSizeListArray.from_arrays(values.fill_null(0), size))
-    gone = column.is_null().to_numpy(zero_copy_only=False).reshape(-1, *[1] * len(type_.shape))
-    tensors = np.array(whole.to_numpy_ndarray())
-    if tensors.dtype.kind == "f":
-        return read_only(np.where(gone, tensors.dtype.type(np.nan), tensors))
-    mask = np.broadcast_to(gone, tensors.shape)
-    tensors[mask] = 0
-    return _masked(tensors, mask)
+        return stored
+    axes = type_.permutation or range(len(type_.shape))
+    tensors = stored.reshape(len(column), *type_.shape)
+    return read_only(tensors.transpose(0, *(axis + 1 for axis in axes)))
 
 
 def convert_arrays(element: Any) -> Any:

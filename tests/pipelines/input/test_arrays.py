@@ -31,6 +31,7 @@ COLUMNS = {
     "lists of one length with nulls": pa.array([[1, 2], None, [None, 3]], pa.list_(pa.int64(), 2)),
     "lists of length 0": pa.array([[], []], pa.list_(pa.int64(), 0)),
 }
+MISSING_INSIDE = pa.array([[1, None]], pa.list_(pa.int8(), 2)).cast(pa.fixed_shape_tensor(pa.int8(), (1, 2)))
 
 
 @pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
@@ -92,6 +93,36 @@ def test_tensors_of_arrow_have_their_axes():
     assert plain(as_array(missing)) == ("array", "float64", "[[[1.0, 2.0]], [[nan, nan]]]")
 
 
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+@pytest.mark.parametrize("type_", [pa.int32(), pa.float32()])
+def test_a_number_that_is_missing_inside_a_tensor_is_missing_in_the_array(type_, axes):
+    """As in a list of one length: masked, or NaN, wherever the tensor's axes put it."""
+    sizes = (2, 3, 2)
+    stored = [[9] * 12, [None, *range(1, 12)], None, [*range(11), None]]
+    cells = pa.array(stored, pa.list_(type_, 12))
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(type_, sizes, permutation=axes), cells)
+
+    for rows in (slice(0, 4), slice(1, 4), slice(1, 2), slice(3, 4)):
+        numbers = [row or [None] * 12 for row in stored[rows]]
+        expected = np.array(numbers, float).reshape(-1, *sizes).transpose(0, *(axis + 1 for axis in axes))
+        found = as_array(tensors[rows])
+        np.testing.assert_array_equal(np.ma.filled(found.astype(float), np.nan), expected)
+        assert found.dtype == type_.to_pandas_dtype()
+        assert isinstance(found, np.ma.MaskedArray) == pa.types.is_integer(type_)
+
+
+def test_what_lies_below_a_null_inside_a_tensor_is_not_shown():
+    """Functions of blocks would compute with it."""
+    holes = pa.array([True, False, True, True]).buffers()[1]
+    numbers = pa.Array.from_buffers(pa.int32(), 4, [holes, pa.array([1, 77, 3, 4], pa.int32()).buffers()[1]])
+    cells = pa.FixedSizeListArray.from_arrays(numbers, 2)
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int32(), (2,)), cells)
+
+    sums = inputs.from_arrow(pa.table({"t": tensors})).map(lambda c: {"sum": c["t"].sum(axis=1)}, vectorized=True)
+
+    assert sums.to_arrow()["sum"].to_pylist() == [1, 7]
+
+
 def test_a_list_of_lists_keeps_its_rows():
     """One `Ragged` of as many rows as there are, whose rows are ragged themselves."""
     lists = as_array(pa.array([[[1], []], None, [[2, 3], [4]]], pa.list_(pa.list_(pa.int64()), 2)))
@@ -99,7 +130,7 @@ def test_a_list_of_lists_keeps_its_rows():
     assert [[inner.tolist() for inner in row] for row in lists] == [[[1], []], [], [[2, 3], [4]]]
 
 
-@pytest.mark.parametrize("column", [pa.array([1, None]), pa.array([[1], []]), pa.array([True, None])])
+@pytest.mark.parametrize("column", [pa.array([1, None]), pa.array([[1], []]), pa.array([True, None]), MISSING_INSIDE])
 def test_no_part_of_an_array_can_be_written_to(column):
     """Neither values nor masks nor offsets: the column itself is used when the array comes back."""
     array = as_array(column)
