@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
-
-_INDEX: Final = "__index_level_0__"
-"""The column in which `pyarrow.Table.from_pandas` stores an index without a name that does not just count."""
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -190,21 +187,42 @@ def refuse_other_order(what: str, values: object) -> None:
     Raises:
         ParameterError: the values are of other rows than those beside which they would stand.
     """
-    if isinstance(values, pa.RecordBatch | pa.Table):
-        index: object = values.column(_INDEX).to_pylist() if _INDEX in values.schema.names else None
-    else:
-        index = getattr(values, "index", None) if hasattr(values, "to_numpy") else None
-    if index is None or callable(index):
+    index = _find_index(values)
+    if index is None or index.dtype.kind not in "iu" or index.ndim != 1:
         return
-    numbers = np.asarray(index)
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
-        return
-    rows = np.arange(len(numbers))
-    if not np.array_equal(numbers, rows) and np.array_equal(np.sort(numbers), rows):
+    rows = np.arange(len(index))
+    if not np.array_equal(index, rows) and np.array_equal(np.sort(index), rows):
         raise ParameterError(
             f"{what} returned a {type(values).__qualname__} of pandas whose index is not in the order of the rows: "
-            "return values.sort_index(), or values.to_numpy() if the values are in the order of the rows."
+            f"return {_repairs(values)} if the values are in the order of the rows."
         )
+
+
+def _find_index(values: object) -> NDArray[Any] | None:
+    """The index of what is pandas', or was; None if it has none, or one of several levels."""
+    if isinstance(values, pa.RecordBatch | pa.Table):
+        return _find_stored_index(values)
+    index = getattr(values, "index", None) if hasattr(values, "to_numpy") else None
+    return None if index is None or callable(index) else np.asarray(index)
+
+
+def _find_stored_index(table: pa.RecordBatch | pa.Table) -> NDArray[Any] | None:
+    """The index of the frame of which a table was made: a column of it or, if it is a range, in its metadata alone."""
+    named = (table.schema.pandas_metadata or {}).get("index_columns") or []
+    if len(named) != 1:
+        return None
+    (stored,) = named
+    if not isinstance(stored, dict):
+        column = table.schema.get_field_index(stored)
+        return None if column < 0 else np.asarray(table.column(column))
+    numbers = range(stored["start"], stored["stop"], stored["step"])
+    return np.asarray(numbers) if len(numbers) == table.num_rows else None  # of more rows: this is a part of them
+
+
+def _repairs(values: object) -> str:
+    if isinstance(values, pa.RecordBatch | pa.Table):
+        return "pyarrow.Table.from_pandas(frame.sort_index()), or the table of frame.reset_index(drop=True)"
+    return "values.sort_index(), or values.to_numpy()"
 
 
 def _as_array(values: object) -> NDArray[np.generic]:

@@ -191,6 +191,28 @@ def test_values_with_an_index_in_another_order_than_the_rows_are_refused(read):
     read(pandas.Series([1, 2, 3], index=["c", "a", "b"]))
 
 
+@pytest.mark.parametrize("read", [predictions.scores, lambda table, rows: predictions.columns(table, rows, "y")])
+def test_the_table_of_a_reversed_frame_is_refused(read):
+    """Its index is a range, which pyarrow stores as metadata; the column of another index may be one of the examples."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"y": [0.1, 0.2, 0.9]})
+
+    for turned in (frame.iloc[::-1], frame.sort_values("y", ascending=False)):
+        with pytest.raises(ParameterError, match=r"whose index is not in the order of the rows: return .*sort_index"):
+            read(pa.Table.from_pandas(turned), 3)
+        read(pa.Table.from_pandas(turned, preserve_index=False), 3)
+        read(pa.Table.from_pandas(turned.reset_index(drop=True)), 3)
+    read(pa.Table.from_pandas(frame.iloc[1:]), 2)
+    read(pa.Table.from_pandas(pandas.concat([frame, frame]).iloc[::-1].reset_index(drop=True)).slice(3), 3)
+
+
+def test_a_column_of_the_examples_that_was_an_index_says_nothing_of_an_order():
+    """As in examples of a file that pandas has written: only the metadata of pandas makes a column an index."""
+    table = pa.table({"y": [0.1, 0.2, 0.9], "__index_level_0__": [2, 0, 1]})
+
+    assert predictions.columns(table, 3, "y")["__index_level_0__"].to_pylist() == [2, 0, 1]
+
+
 def test_arrays_that_are_missing_are_refused():
     """Parquet has no missing lists of one length: a file of predictions with one could be read by nobody."""
     returned = pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))
