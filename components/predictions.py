@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
+from spanwise.pipelines.input.row_order import find_other_order
 
 Floats: TypeAlias = NDArray[np.float64]
 
 
-def scores(values: object, rows: int) -> Floats:
-    """The result of `predict_fn` as one number for each row; nulls become NaN.
+def scores(values: object, rows: int, given: pa.Table | None = None) -> Floats:
+    """The result of `predict_fn`, called with the table `given`, as one number for each row; nulls become NaN.
 
     Raises:
         ParameterError: it has another number of values, or values that are not numbers.
     """
-    return _vector("predict_fn", values, rows)
+    return _vector("predict_fn", values, rows, given)
 
 
 def labels(label: str | Callable[..., object], table: pa.Table) -> Floats:
@@ -31,7 +32,7 @@ def labels(label: str | Callable[..., object], table: pa.Table) -> Floats:
         ParameterError: there is not one number for each row.
     """
     if not isinstance(label, str):
-        return _vector("label", label(table), len(table))
+        return _vector("label", label(table), len(table), table)
     return _vector(f"label {label!r}", table.column(label), len(table))
 
 
@@ -55,7 +56,7 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
         ParameterError: a label is not one of the classes.
     """
     made = table.column(label) if isinstance(label, str) else label(table)
-    refuse_other_order("label", made)
+    refuse_other_order("label", made, table)
     found = made.to_pylist() if isinstance(made, pa.ChunkedArray | pa.Array) else np.asanyarray(made).tolist()
     if not isinstance(found, list) or len(found) != len(table):
         raise ParameterError(f"label returned {found!r:.60} for {len(table)} rows; expected one class for each row.")
@@ -70,13 +71,13 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
     return indices
 
 
-def chances(values: object, rows: int, classes: int) -> Floats:
-    """The result of `predict_fn` as one number for each row and class.
+def chances(values: object, rows: int, classes: int, given: pa.Table | None = None) -> Floats:
+    """The result of `predict_fn`, called with the table `given`, as one number for each row and class.
 
     Raises:
         ParameterError: it has another number of values, or values that are not numbers.
     """
-    refuse_other_order("predict_fn", values)
+    refuse_other_order("predict_fn", values, given)
     array = _as_array(values)
     if array.shape != (rows, classes):
         raise ParameterError(
@@ -86,10 +87,12 @@ def chances(values: object, rows: int, classes: int) -> Floats:
     return _floats("predict_fn", array)
 
 
-def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scalar[pa.DataType]]]:
+def columns(
+    values: object, rows: int, name: str, given: pa.Table | None = None
+) -> dict[str, pa.Array[pa.Scalar[pa.DataType]]]:
     """The result of `predict_fn` as columns: an array is named `name`; a mapping or a table has its own names.
 
-    An array with several numbers for each row becomes a column of lists.
+    An array with several numbers for each row becomes a column of lists. `given` is the table that `predict_fn` got.
 
     Raises:
         ParameterError: it has another number of values.
@@ -100,7 +103,7 @@ def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scala
             "a pyarrow table: frame.to_arrow() of Polars, pyarrow.Table.from_pandas(frame, preserve_index=False)."
         )
     if isinstance(values, pa.RecordBatch | pa.Table):
-        refuse_other_order("predict_fn", values)
+        refuse_other_order("predict_fn", values, given)
         named: list[tuple[object, object]] = list(zip(values.schema.names, values.columns, strict=True))
     else:
         named = list(values.items()) if isinstance(values, Mapping) else [(name, values)]
@@ -108,17 +111,17 @@ def columns(values: object, rows: int, name: str) -> dict[str, pa.Array[pa.Scala
     for key, value in named:
         if str(key) in found:
             raise ParameterError(f"predict_fn returned two columns called {str(key)!r}; rename one of them.")
-        found[str(key)] = _column(str(key), value, rows)
+        found[str(key)] = _column(str(key), value, rows, given)
     return found
 
 
-def _column(name: str, values: object, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+def _column(name: str, values: object, rows: int, given: pa.Table | None) -> pa.Array[pa.Scalar[pa.DataType]]:
     if isinstance(values, pa.ChunkedArray):
         array: pa.Array[pa.Scalar[pa.DataType]] = values.combine_chunks()
     elif isinstance(values, pa.Array):
         array = values
     else:
-        refuse_other_order("predict_fn", values)
+        refuse_other_order("predict_fn", values, given)
         try:
             array = _to_arrow(values, rows)
         except (pa.ArrowException, TypeError, ValueError) as error:
@@ -164,12 +167,12 @@ def _has_types_of_its_own(values: object) -> bool:
     return of_pandas and not isinstance(getattr(values, "dtype", None), np.dtype)
 
 
-def _vector(what: str, values: object, rows: int) -> Floats:
+def _vector(what: str, values: object, rows: int, given: pa.Table | None = None) -> Floats:
     if isinstance(values, pa.ChunkedArray | pa.Array):
         values = _to_numpy(what, values)
     if values is None:
         raise ParameterError(f"{what} returned None for {rows} rows; expected one number for each row.")
-    refuse_other_order(what, values)
+    refuse_other_order(what, values, given)
     array = _as_array(values)
     if array.shape == (rows, 1):
         array = array[:, 0]
@@ -181,48 +184,16 @@ def _vector(what: str, values: object, rows: int) -> Floats:
     return _floats(what, array)
 
 
-def refuse_other_order(what: str, values: object) -> None:
+def refuse_other_order(what: str, values: object, given: object = None) -> None:
     """Refuses a Series or a frame of pandas, or its table, with the numbers of the rows as index in another order.
+
+    `given` is the table that the function received, which may have an index of its own.
 
     Raises:
         ParameterError: the values are of other rows than those beside which they would stand.
     """
-    index = _find_index(values)
-    if index is None or index.dtype.kind not in "iu" or index.ndim != 1:
-        return
-    rows = np.arange(len(index))
-    if not np.array_equal(index, rows) and np.array_equal(np.sort(index), rows):
-        raise ParameterError(
-            f"{what} returned a {type(values).__qualname__} of pandas whose index is not in the order of the rows: "
-            f"return {_repairs(values)} if the values are in the order of the rows."
-        )
-
-
-def _find_index(values: object) -> NDArray[Any] | None:
-    """The index of what is pandas', or was; None if it has none, or one of several levels."""
-    if isinstance(values, pa.RecordBatch | pa.Table):
-        return _find_stored_index(values)
-    index = getattr(values, "index", None) if hasattr(values, "to_numpy") else None
-    return None if index is None or callable(index) else np.asarray(index)
-
-
-def _find_stored_index(table: pa.RecordBatch | pa.Table) -> NDArray[Any] | None:
-    """The index of the frame of which a table was made: a column of it or, if it is a range, in its metadata alone."""
-    named = (table.schema.pandas_metadata or {}).get("index_columns") or []
-    if len(named) != 1:
-        return None
-    (stored,) = named
-    if not isinstance(stored, dict):
-        column = table.schema.get_field_index(stored)
-        return None if column < 0 else np.asarray(table.column(column))
-    numbers = range(stored["start"], stored["stop"], stored["step"])
-    return np.asarray(numbers) if len(numbers) == table.num_rows else None  # of more rows: this is a part of them
-
-
-def _repairs(values: object) -> str:
-    if isinstance(values, pa.RecordBatch | pa.Table):
-        return "pyarrow.Table.from_pandas(frame.sort_index()), or the table of frame.reset_index(drop=True)"
-    return "values.sort_index(), or values.to_numpy()"
+    if (other := find_other_order(values, given)) is not None:
+        raise ParameterError(f"{what} returned {other}")
 
 
 def _as_array(values: object) -> NDArray[np.generic]:

@@ -241,7 +241,7 @@ class FilePredictor:
         from spanwise.components import predictions
 
         table = pa.Table.from_batches([batch])
-        columns = predictions.columns(self.predict_fn(self.model, table), len(batch), self.output)
+        columns = predictions.columns(self.predict_fn(self.model, table), len(batch), self.output, table)
         if taken := sorted(set(columns) & set(self.columns)):
             raise ParameterError(
                 f"predict_fn returns a column {taken[0]!r}, which is also one of `columns`; rename it."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, read_only
 from spanwise.pipelines.input.exact_columns import refuse_cut, refuse_cut_cast
+from spanwise.pipelines.input.row_order import find_other_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,6 +168,8 @@ def as_column(values: Any, type_: pa.DataType | None = None) -> Any:  # noqa: PL
         return _cast(as_column(values), type_)
     if isinstance(values, np.ma.MaskedArray):
         return pa.array(values.data, type_, mask=np.ma.getmaskarray(values))
+    if hasattr(values, "columns"):
+        raise DatasetError(f"must return a column of values, not a {type(values).__name__}: return one of its columns.")
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise DatasetError(f"must return a column of values, not {values!r:.80} of type {type(values).__name__}.")
     return pa.array(values, type_)
@@ -196,6 +199,16 @@ def _as_lists(values: NDArray[Any]) -> Any:
     return pa.FixedSizeListArray.from_arrays(inner, size, mask=pa.array(gone) if gone.any() else None)
 
 
+def as_mask(result: object, block: pa.RecordBatch) -> Any:
+    """The result of a condition on a block, as a column.
+
+    Raises:
+        DatasetError: it is no column, or has the rows in another order.
+    """
+    _refuse_other_order("", result, block)
+    return as_column(result)
+
+
 def as_batch(
     result: object, given: Mapping[str, Any], block: pa.RecordBatch, schema: pa.Schema | None
 ) -> pa.RecordBatch:
@@ -204,16 +217,20 @@ def as_batch(
     An array that is one of those in `given` becomes the block's own column, so that nulls and types survive.
 
     Raises:
-        DatasetError: it is neither a batch nor a dict of columns, or the columns have other lengths or types.
+        DatasetError: it is neither a batch nor a dict of columns, or the columns have other lengths or types, or the
+            rows in another order.
     """
     import pyarrow as pa
 
+    _refuse_other_order("", result, block)
     if isinstance(result, pa.Table):
         result = result.combine_chunks().to_batches()[0] if result.num_rows else None
     if isinstance(result, pa.RecordBatch):
         return result if schema is None or result.schema.equals(schema) else cast(result, schema)
     if not isinstance(result, dict):
         raise DatasetError(f"must return a RecordBatch, a Table or a dict of arrays, not {type(result).__name__}.")
+    for name, values in result.items():
+        _refuse_other_order(f"column {name!r} as ", values, block)
     columns = {
         name: _original(block.column(name), values)
         if name in given and values is given[name]
@@ -228,6 +245,11 @@ def as_batch(
             refuse_cut(name, list(values), schema.field(name).type)
     made: pa.RecordBatch = pa.RecordBatch.from_pydict(columns)
     return made if schema is None or made.schema.equals(schema) else cast(made, schema)
+
+
+def _refuse_other_order(where: str, values: object, block: pa.RecordBatch) -> None:
+    if (other := find_other_order(values, block)) is not None:
+        raise DatasetError(f"returned {where}{other}")
 
 
 def _are_objects(values: Any) -> bool:

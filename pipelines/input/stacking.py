@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Ragged, Sparse, Structure, build, is_fixed, parts_of
+from spanwise.pipelines.input.row_order import refuse_mixed_orders
 
 if TYPE_CHECKING:
     import numpy as np
@@ -246,7 +247,8 @@ def unstack(batch: Any) -> Iterator[Any]:
     """The elements of a batch, by the first axis of its leaves: what `stack` put together.
 
     Raises:
-        DatasetError: its leaves have no first axis, or first axes of different lengths.
+        DatasetError: its leaves have no first axis, or first axes of different lengths, or with the rows in another
+            order.
     """
     taken = parts_of(batch)
     if taken is None:
@@ -254,6 +256,7 @@ def unstack(batch: Any) -> Iterator[Any]:
     names, parts = taken
     if len({length(part) for part in parts}) > 1:
         raise DatasetError(f"the parts of a batch have different lengths: {[length(part) for part in parts]}.")
+    refuse_mixed_orders(batch)
     kind = type(batch)
     return (build(kind, names, each) for each in zip(*map(unstack, parts), strict=True))
 

@@ -206,6 +206,19 @@ def test_the_table_of_a_reversed_frame_is_refused(read):
     read(pa.Table.from_pandas(pandas.concat([frame, frame]).iloc[::-1].reset_index(drop=True)).slice(3), 3)
 
 
+@pytest.mark.parametrize("turned", [slice(None, None, -1), [2, 0, 1]])
+def test_an_index_that_came_with_the_examples_is_in_the_order_of_the_rows(turned):
+    """As in examples that pandas has written: what is computed from the frame of a table has its index."""
+    pandas = pytest.importorskip("pandas")
+    table = pa.Table.from_pandas(pandas.DataFrame({"y": [0.1, 0.2, 0.9]}).iloc[turned])
+    values = table.to_pandas()["y"]
+
+    assert predictions.scores(values, 3, table).tolist() == table["y"].to_pylist()
+    assert predictions.columns(values, 3, "y", table)["y"].to_pylist() == table["y"].to_pylist()
+    assert predictions.chances(values.to_frame(), 3, 1, table).ravel().tolist() == table["y"].to_pylist()
+    assert predictions.labels(lambda given: given.to_pandas()["y"], table).tolist() == table["y"].to_pylist()
+
+
 def test_a_column_of_the_examples_that_was_an_index_says_nothing_of_an_order():
     """As in examples of a file that pandas has written: only the metadata of pandas makes a column an index."""
     table = pa.table({"y": [0.1, 0.2, 0.9], "__index_level_0__": [2, 0, 1]})

@@ -253,7 +253,7 @@ class TrainingWorker:
         with self.phases.during(Phase.GET_MODEL):
             _, parameters = self._newest() if self._current[0] < 0 else self._current
         with self.phases.during(Phase.COMPUTE):
-            predictions = _as_batch(self._job.predict(parameters, batch.batch))
+            predictions = _as_batch(self._job.predict(parameters, batch.batch), batch.batch)
         rows = rows_in(batch.batch)
         if predictions.num_rows != rows:
             raise ParameterError(
@@ -301,17 +301,17 @@ class TrainingWorker:
         self._progress = TaskProgress()
 
 
-def _as_batch(predictions: Any) -> pa.RecordBatch:
+def _as_batch(predictions: Any, given: object) -> pa.RecordBatch:
     import pyarrow as pa
 
     from spanwise.components.predictions import refuse_other_order
 
-    refuse_other_order("predict", predictions)
+    refuse_other_order("predict", predictions, given)
     if isinstance(predictions, pa.RecordBatch):
         return predictions
     named = dict(predictions)
     for values in named.values():
-        refuse_other_order("predict", values)
+        refuse_other_order("predict", values, given)
     return pa.RecordBatch.from_pydict(named)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.arrays import as_column
+from spanwise.pipelines.input.arrays import as_column, as_mask
 from spanwise.pipelines.input.call import Format, block_error, check_format, element_caller, function_error, row_range
 from spanwise.pipelines.input.element import Table
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
@@ -148,7 +148,7 @@ class BlockFilterStream(FilterStream):
             return lambda _: op.expression
         call = super()._predicate(op)
         if op.vectorized:
-            return lambda block: as_column(call(block))
+            return lambda block: as_mask(call(block), block)
         return lambda block: as_column([bool(call(row)) for row in row_dicts(block)])
 
     def __next__(self) -> Element:

@@ -11,6 +11,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.call import function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_callable
+from spanwise.pipelines.input.row_order import refuse_mixed_orders
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +50,14 @@ class GeneratorStream(Stream):
         self._at = 0
 
     def __next__(self) -> Element:
+        element = self._take()
+        try:
+            refuse_mixed_orders(element)
+        except DatasetError as error:
+            raise function_error("from_generator", self._op.function, f"element {self._at - 1}", error) from error
+        return element
+
+    def _take(self) -> Element:
         try:
             if self._elements is None:
                 made = self._op.function(*self._op.arguments)
@@ -68,7 +77,7 @@ class GeneratorStream(Stream):
 
     def restore(self, state: State) -> None:
         for _ in itertools.repeat(None, state["at"]):
-            next(self)
+            self._take()
 
     def close(self) -> None:
         stop = getattr(self._elements, "close", None)

@@ -31,6 +31,7 @@ from spanwise.pipelines.input.op import (
     check_callable,
     check_whole,
 )
+from spanwise.pipelines.input.row_order import refuse_mixed_orders
 from spanwise.pipelines.input.rows import BlockTypes, in_rows, open_elements
 from spanwise.pipelines.input.tuning.machine import available_cores
 
@@ -113,7 +114,9 @@ class ElementCall:
 
     def __call__(self, element: Element, position: int) -> Element:
         try:
-            return self._call(element)
+            made = self._call(element)
+            refuse_mixed_orders(made)
+            return made  # noqa: TRY300
         except Exception as error:
             raise function_error("map", self.function, f"element {position}", error) from error
 

@@ -19,6 +19,7 @@ from spanwise.pipelines.input.element import UNKNOWN, Spec, read_only
 from spanwise.pipelines.input.execution.callers import Workers
 from spanwise.pipelines.input.op import Element, Op, Opening, Stream, check_callable, check_whole, mix_seed
 from spanwise.pipelines.input.ops.map import check_calls, open_calls
+from spanwise.pipelines.input.row_order import refuse_mixed_orders
 from spanwise.pipelines.input.rows import open_elements
 
 if TYPE_CHECKING:
@@ -75,8 +76,11 @@ class RandomCall:
         try:
             numbers = self._generator(element, position)
             if type(element) is tuple:
-                return self.function(*map(read_only, element), numbers)
-            return self.function(read_only(element), numbers)
+                made = self.function(*map(read_only, element), numbers)
+            else:
+                made = self.function(read_only(element), numbers)
+            refuse_mixed_orders(made)
+            return made  # noqa: TRY300
         except Exception as error:
             raise function_error("random_map", self.function, f"element {position}", error) from error
 

@@ -11,6 +11,7 @@ from spanwise.orchestrator.errors import DatasetError, NotPortable
 from spanwise.pipelines.input.call import function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec, read_only
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream, check_callable
+from spanwise.pipelines.input.row_order import refuse_mixed_orders
 from spanwise.pipelines.input.rows import open_elements
 
 
@@ -47,6 +48,7 @@ class ScanStream(SingleInputStream):
             made = self._op.function(self._carried, read_only(element))
             if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004
                 raise DatasetError(f"must return (what to carry, the result), not {made!r:.80}.")  # noqa: TRY301
+            refuse_mixed_orders(made[1])
         except Exception as error:
             raise function_error("scan", self._op.function, f"element {self._at - 1}", error) from error
         self._carried, result = made
