@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
 from spanwise.pipelines.input.row_order import find_other_order
+from spanwise.pipelines.input.stacking import find_rounded
 
+_LARGEST: Final = 2**63 - 1  #: signed whole number
 Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -57,7 +59,10 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
     """
     made = table.column(label) if isinstance(label, str) else label(table)
     refuse_other_order("label", made, table)
-    found = made.to_pylist() if isinstance(made, pa.ChunkedArray | pa.Array) else np.asanyarray(made).tolist()
+    if isinstance(made, pa.ChunkedArray | pa.Array):
+        found = made.to_pylist()
+    else:  # NumPy's own choice for a list would round large numbers beside NaN, and cut texts
+        found = np.asanyarray(made, object if isinstance(made, list | tuple) else None).tolist()
     if not isinstance(found, list) or len(found) != len(table):
         raise ParameterError(f"label returned {found!r:.60} for {len(table)} rows; expected one class for each row.")
     places: dict[object, float] = {name: float(place) for place, name in enumerate(names)}
@@ -124,7 +129,7 @@ def _column(name: str, values: object, rows: int, given: pa.Table | None) -> pa.
         refuse_other_order("predict_fn", values, given)
         try:
             array = _to_arrow(values, rows)
-        except (pa.ArrowException, TypeError, ValueError) as error:
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise ParameterError(f"predict_fn returned {name!r} as {values!r:.80}, not a column: {error}.") from error
     if len(array) != rows:
         raise ParameterError(
@@ -146,6 +151,8 @@ def _to_arrow(values: Any, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
         array = array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
         return array.cast(pa.string()) if pa.types.is_large_string(array.type) else array
     found = np.asanyarray(values)  # a masked array stays one: what is masked is missing
+    if isinstance(values, Sequence):
+        found = _exact_numbers(found, values)
     has_one = found.shape == (rows, 1)
     if isinstance(values, Sequence) and found.dtype.kind in "SU" and found.ndim:
         # NumPy has cut zeros off their ends, and made text of numbers beside text
@@ -154,6 +161,29 @@ def _to_arrow(values: Any, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
         found = found[:, 0] if has_one else found
         array = pa.array(found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found))
     return array
+
+
+def _exact_numbers(found: NDArray[Any], values: Sequence[Any]) -> NDArray[Any]:
+    """What NumPy has made of lists; unsigned numbers where it has rounded them, or made objects of them.
+
+    Raises:
+        ValueError: no type holds all of them.
+    """
+    if found.dtype.kind != "O" and find_rounded(found, values) is None:
+        return found
+    objects = np.array(values, object)
+    is_missing = np.array([each is None for each in objects.flat]).reshape(objects.shape)
+    there = objects[~is_missing].tolist()
+    is_whole = all(isinstance(each, int | np.integer) for each in there)
+    if found.dtype.kind == "O" and not (is_whole and any(each > _LARGEST for each in there)):
+        return found
+    if not is_whole or min(there) < 0 or max(there) > 2 * _LARGEST + 1:
+        raise ValueError(
+            "no type holds all these numbers exactly; return them as texts, or whole numbers and others as two columns"
+        )
+    objects[is_missing] = 0
+    numbers = objects.astype(np.uint64)
+    return np.ma.MaskedArray(numbers, is_missing) if is_missing.any() else numbers
 
 
 def _has_types_of_its_own(values: object) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _NUMBERS: Final = frozenset({bool, int, float, complex})
 _FAMILIES: Final = dict.fromkeys("biufc", "numbers")  #: of dtypes, by their kind; all others by themselves
 _PYTHONS: Final = frozenset("?ldDUS")  #: dtypes that are Python's own: a batch of such numbers has them again
+_EXACT: Final = 2.0**53  #: below it, a float holds every whole number
 _WORD: Final = 8  #: bytes of a number that a float may not hold exactly
 
 
@@ -116,14 +117,25 @@ def _nested(values: Any, where: str) -> NDArray[Any]:
         found = np.asarray(values)
     except (ValueError, OverflowError) as error:
         raise DatasetError(f"elements{where}: the list {values!r:.80} has no shape ({error}).") from error
-    return np.asarray(values, object) if found.dtype.kind in "USfc" and not _is_exact(found, values) else found
+    cuts_texts = found.dtype.kind in "US"
+    return np.asarray(values, object) if cuts_texts or find_rounded(found, values) is not None else found
 
 
-def _is_exact(found: NDArray[Any], values: Any) -> bool:
-    """Whether an array holds just what the lists held: NumPy cuts texts at their end, and rounds large numbers."""
+def find_rounded(found: NDArray[Any], values: Any) -> int | None:
+    """The first whole number in lists of which NumPy has made another one, as it does beside floats; None if none."""
     import numpy as np
 
-    return found.dtype.kind not in "US" and bool(found.tolist() == values or np.isnan(found).any())
+    if found.dtype.kind not in "fc":
+        return None
+    with np.errstate(invalid="ignore"):
+        large = np.argwhere(np.abs(found) >= _EXACT)
+    for place in large:
+        value = values
+        for at in place:
+            value = value[at]
+        if isinstance(value, int | np.integer) and int(value) != int(found[tuple(place)].real):
+            return int(value)
+    return None
 
 
 def _arrays(arrays: list[NDArray[Any]], where: str, *, ragged: bool) -> NDArray[Any] | Ragged:

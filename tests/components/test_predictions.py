@@ -226,6 +226,41 @@ def test_a_column_of_the_examples_that_was_an_index_says_nothing_of_an_order():
     assert predictions.columns(table, 3, "y")["__index_level_0__"].to_pylist() == [2, 0, 1]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [2**63 + 1, 1],
+        [2**63 + 1, None],
+        [[2**63 + 1, 1], [1, 2]],
+        [2**53 + 1, None],
+        [2**53, 0.5],
+        [1e300, float("inf")],
+    ],
+)
+def test_whole_numbers_of_a_list_are_written_exactly(values):
+    """NumPy makes floats of them where no signed type holds all, as of ids and hashes."""
+    assert predictions.columns({"id": values}, 2, "y")["id"].to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[2**53 + 1, 0.5], [2**53 + 1, float("nan")], [-1, 2**63 + 1], [2**64, 1], [np.int64(2**53 + 1), 0.5]],
+)
+def test_whole_numbers_of_a_list_that_no_type_holds_are_refused(values):
+    """As floats, they would be other numbers."""
+    with pytest.raises(ParameterError, match=r"'id' as .*: no type holds all these numbers exactly; return them as te"):
+        predictions.columns({"id": values}, 2, "y")
+
+
+def test_a_class_in_a_list_beside_nan_is_the_class_itself():
+    """NumPy would make floats of all labels, and another class of a large number."""
+    names = (2**53, 2**53 + 1)
+
+    found = predictions.classes(lambda table: [2**53 + 1, float("nan")], pa.table({"x": [1, 2]}), names)
+
+    np.testing.assert_array_equal(found, [1, np.nan])
+
+
 def test_arrays_that_are_missing_are_refused():
     """Parquet has no missing lists of one length: a file of predictions with one could be read by nobody."""
     returned = pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))

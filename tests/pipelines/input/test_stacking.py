@@ -149,6 +149,14 @@ def test_whole_numbers_stay_exact(numbers):
     assert list(unstack(stack(numbers))) == numbers
 
 
+@pytest.mark.parametrize("numbers", [[float("nan"), 2**53 + 1], [0.5, 2**53 + 1], [[float("inf")], [2**63 + 1]]])
+def test_whole_numbers_in_a_list_stay_exact_beside_floats(numbers):
+    """A float that equals nothing, such as NaN, is no reason to round the others."""
+    (found,) = unstack(stack([numbers]))
+
+    assert repr(found.tolist()) == repr(numbers)
+
+
 def test_a_batch_of_numbers_keeps_their_dtype():
     """Also when it is taken apart and put together again."""
     batch = np.arange(4, dtype=np.float32)
