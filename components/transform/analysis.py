@@ -9,6 +9,7 @@ import polars as pl
 
 from spanwise.components.transform.analyzer_states import AnalyzerStates
 from spanwise.components.transform.analyzers import Plain, PreprocessingError
+from spanwise.components.transform.category_codes import refuse_category_codes
 from spanwise.components.transform.graph import Preprocessor, feature_label, load_function, type_of
 from spanwise.components.transform.row_wise import refuse_unless_row_wise
 from spanwise.components.transform.trace import AnalyzerCall, Columns, PreprocessingTrace, trace_function
@@ -31,6 +32,9 @@ def analyze_window(window: TransformWindow) -> Preprocessor:
         if not phase:
             for name, expression in trace.features.items():
                 refuse_unless_row_wise(feature_label(name), expression, window.types)
+        if trace.complete or not phase:
+            for name, expression in trace.features.items():  # the last time, all types are known
+                refuse_category_codes(feature_label(name), expression, window.types)
         if trace.complete:
             for text, expression in trace.made:
                 refuse_unless_row_wise(f"{text}: what `use` makes of its value", expression, window.types)
@@ -54,6 +58,7 @@ def analyze_window(window: TransformWindow) -> Preprocessor:
 def _check_call(call: AnalyzerCall, who: str, types: Mapping[str, pl.DataType]) -> None:
     for each in call.inputs:
         refuse_unless_row_wise(who, each, types)
+        refuse_category_codes(who, each, types)
     reason = call.analyzer.refusal(*[type_of(each, types, who) for each in call.inputs])
     if reason is not None:
         raise PreprocessingError(f"{who}: {reason}.")

@@ -23,4 +23,9 @@ def rewrite(expression: pl.Expr, change: Callable[[dict[str, Json]], Json]) -> p
         return change({key: walk(value) for key, value in node.items()})
 
     written = expression.meta.serialize(format="json")
-    return pl.Expr.deserialize(io.StringIO(json.dumps(walk(json.loads(written)))), format="json")
+    return read_expression(walk(json.loads(written)))
+
+
+def read_expression(node: Json) -> pl.Expr:
+    """The expression of a node."""
+    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")

@@ -6,7 +6,6 @@ computed over whatever piece comes along: in its place belongs an analyzer.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
@@ -14,7 +13,7 @@ from typing import cast
 import polars as pl
 
 from spanwise.components.transform.analyzers import PreprocessingError
-from spanwise.components.transform.expression_tree import Json
+from spanwise.components.transform.expression_tree import Json, read_expression
 from spanwise.components.transform.graph import evaluate, feature_label, type_of
 from spanwise.components.transform.trace import format_expression
 
@@ -93,7 +92,7 @@ def _takes_row_by_row(call: Mapping[str, Json], types: Mapping[str, pl.DataType]
     if name == "SearchSorted":
         return True
     alone = [{"Column": "\x1a"} if _has_column(each) else each for each in inputs]
-    return _is_separable(_read({"Function": {**call, "input": cast("Json", alone)}}))
+    return _is_separable(read_expression({"Function": {**call, "input": cast("Json", alone)}}))
 
 
 def _function_name(function: Json) -> str:
@@ -104,13 +103,9 @@ def _function_name(function: Json) -> str:
 
 def _is_list(node: Json, types: Mapping[str, pl.DataType]) -> bool:
     try:
-        return isinstance(type_of(_read(node), types, ""), pl.List | pl.Array)
+        return isinstance(type_of(read_expression(node), types, ""), pl.List | pl.Array)
     except PreprocessingError:
         return True  # made of what is not known yet
-
-
-def _read(node: Json) -> pl.Expr:
-    return pl.Expr.deserialize(io.StringIO(json.dumps(node)), format="json")
 
 
 def _has_column(node: Json) -> bool:

@@ -1,8 +1,11 @@
 """Transforming windows: what is read, what is kept, and that neither shows in the result."""
 
+import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -576,6 +579,45 @@ def looks_around_in_python(columns):
     return {"rank": columns["distance"].map_batches(lambda s: s - s.min(), return_dtype=pl.Int64)}
 
 
+def takes_the_codes_of_categories(columns):
+    return {"code": columns["carrier"].cast(pl.Categorical).to_physical()}
+
+
+def takes_codes_in_a_list(columns):
+    return {"codes": columns["carrier"].str.split("").list.eval(pl.element().cast(pl.Categorical).cat.physical())}
+
+
+def takes_codes_in_a_struct(columns):
+    carrier = pl.struct(columns["carrier"].cast(pl.Categorical), columns["hour"])
+    return {"code": carrier.struct.with_fields(pl.field("carrier").to_physical())}
+
+
+def takes_codes_of_a_struct_in_a_list(columns):
+    both = pl.concat_list(pl.struct(columns["carrier"].cast(pl.Categorical)))
+    return {"codes": both.list.eval(pl.element().struct.field("carrier").to_physical())}
+
+
+def compares_codes(columns):
+    return {"last": pl.max_horizontal(columns["carrier"].cast(pl.Categorical), pl.lit("AA", pl.Categorical))}
+
+
+def compares_codes_in_a_list(columns):
+    return {"last": columns["carrier"].str.split("").cast(pl.List(pl.Categorical)).list.max()}
+
+
+def hashes_codes(columns):
+    return {"hash": columns["carrier"].str.split("").cast(pl.List(pl.Categorical)).hash() % 7}
+
+
+def analyzes_codes(columns):
+    return {"code": scale_to_z_score(columns["carrier"].cast(pl.Categorical).to_physical())}
+
+
+def takes_the_codes_of_what_an_analyzer_gives(columns):
+    carrier = columns["carrier"].cast(pl.Categorical)
+    return {"code": analyze(Longest(), columns["carrier"], use=lambda _: carrier).to_physical()}
+
+
 def scales_text(columns):
     return {"carrier": scale_to_z_score(columns["carrier"])}
 
@@ -627,6 +669,9 @@ def changes_type(columns):
     return {"sum": columns["carrier"] + 1}
 
 
+OF_CODES = "depends on the codes of categories, which differ from one process to the next"
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -648,6 +693,15 @@ def changes_type(columns):
         (looks_up_in_a_column, r"^feature 'far' looks at several rows at once: .*replace"),
         (searches_a_column, r"^feature 'place' looks at several rows at once: .*search_sorted"),
         (looks_around_in_python, r"^feature 'rank' has other values when its rows come in two parts"),
+        (takes_the_codes_of_categories, rf"^feature 'code' {OF_CODES}: .*to_physical.* vocabulary\(…\)"),
+        (takes_codes_in_a_list, rf"^feature 'codes' {OF_CODES}: "),
+        (takes_codes_in_a_struct, rf"^feature 'code' {OF_CODES}: "),
+        (takes_codes_of_a_struct_in_a_list, rf"^feature 'codes' {OF_CODES}: "),
+        (compares_codes, rf"^feature 'last' {OF_CODES}: .*max_horizontal"),
+        (compares_codes_in_a_list, rf"^feature 'last' {OF_CODES}: .*max"),
+        (hashes_codes, rf"^feature 'hash' {OF_CODES}: .*hash"),
+        (analyzes_codes, rf"^feature 'code': MeanAndDeviation of .* {OF_CODES}: "),
+        (takes_the_codes_of_what_an_analyzer_gives, rf"^feature 'code' {OF_CODES}: "),
         (scales_text, r"^feature 'carrier': MeanAndDeviation of col\(\"carrier\"\): it analyzes numbers, not String"),
         (counts_fractions, r"^feature 'hour': Terms.*: a vocabulary is of .*, not of Float64"),
         (misspells, r"^line 2 of misspells, `return .*`: .* no column 'distanse'; .* Did you mean 'distance'\?"),
@@ -663,6 +717,45 @@ def test_what_fails_is_named_with_its_expression(windows, function, said):
     """A failure names the feature and shows the expression, before or while the rows are read."""
     with pytest.raises(NodeFailed, match=said):
         transform_window(windows.plan([windows.span(1)], function))
+
+
+def uses_categories(columns):
+    carrier = columns["carrier"].cast(pl.Categorical)
+    return {
+        "code": columns["carrier"].cast(pl.Enum(["AA", "B6", "DL", "UA"])).to_physical(),
+        "day": pl.lit(date(2026, 1, 2)).to_physical() + columns["distance"].to_physical(),
+        "late": carrier > "B6",
+        "bucket": hash_buckets(carrier, 7),
+        "hash": carrier.hash(),
+        "hour": pl.struct(carrier, columns["hour"])
+        .struct.with_fields(pl.field("hour").to_physical())
+        .struct.field("hour"),
+        "most": pl.max_horizontal(columns["hour"], carrier.cat.len_bytes()),
+    }
+
+
+def test_categories_are_served_as_in_training(windows):
+    """Texts decide what is made of categories, and fixed types: it is the same in a process that met others first."""
+    table = day(1)
+    plan = windows.plan([windows.span(1, table)], uses_categories)
+
+    transform_window(plan)
+
+    trained = pl.read_parquet(Path(plan.destinations[0], "Split-train", "*.parquet"))
+    served = serve_in_a_new_process(plan.graph, table.slice(0, 40).take(list(range(39, -1, -1))))
+    assert served.reverse().equals(trained)
+
+
+def serve_in_a_new_process(graph, table):
+    buffer = io.BytesIO()
+    pl.from_arrow(table).write_ipc(buffer)
+    program = (
+        "import sys; import polars as pl; from spanwise import Preprocessor\n"
+        f"rows = pl.read_ipc(sys.stdin.buffer.read()); Preprocessor.load({graph!r}).apply(rows).write_parquet(sys.argv[1])"
+    )
+    target = Path(graph).with_name("served.parquet")
+    subprocess.run([sys.executable, "-c", program, str(target)], input=buffer.getvalue(), check=True)
+    return pl.read_parquet(target)
 
 
 def test_bad_files_and_windows_are_told(windows):
