@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
+from spanwise.components.statistics.counted_examples import refuse_other_statistics
 from spanwise.orchestrator.artifact import Anomalies, Schema, Statistics
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Component
@@ -27,6 +28,9 @@ class ExampleValidator(Component):
 
     preload: ClassVar = ("spanwise.components.statistics.anomalies", "spanwise.components.statistics.anomalies_page")
     libraries: ClassVar = ("datasketches", "numpy")
+
+    def check(self) -> None:
+        refuse_other_statistics(self, "previous")
 
     def run(
         self,

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from spanwise.components.statistics.counted_examples import belong_together, find_counted
+from spanwise.components.statistics.example_validator import ExampleValidator
 from spanwise.orchestrator.artifact import Anomalies, Examples
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import ParameterError, Refused
+from spanwise.orchestrator.component import Channel, published_channel
+from spanwise.orchestrator.errors import ParameterError, PipelineError, Refused
 from spanwise.orchestrator.gate import Gate
 from spanwise.orchestrator.signature import Input
 
@@ -28,6 +31,9 @@ class AnomalyGate(Gate):
     """
 
     preload: ClassVar = ("spanwise.components.statistics.anomalies",)
+
+    def check(self) -> None:
+        _refuse_other_anomalies(self.name, self.source, self.inputs["anomalies"][0])
 
     def run(
         self,
@@ -49,6 +55,21 @@ class AnomalyGate(Gate):
         raise Refused(
             f"span {_label(examples)} has {count} of severity {stop_at} or worse:\n{named}{more}\n"
             f"Report: {anomalies.path / PAGE}"
+        )
+
+
+def _refuse_other_anomalies(gate: str, examples: Channel, anomalies: Channel) -> None:
+    """Refuses anomalies of other examples, of which nothing but the number of the span need be the same.
+
+    Those of what is made of the examples, or of what these are made of, are accepted. Another node than an
+    ExampleValidator or a StatisticsGen is believed.
+    """
+    validator = published_channel(anomalies).producer
+    counted = find_counted(validator.inputs["statistics"][0]) if isinstance(validator, ExampleValidator) else None
+    if counted is not None and not belong_together(examples, counted):
+        raise PipelineError(
+            f"{gate} judges {examples!r} by {anomalies!r}, the anomalies of {counted!r}. Connect those of an "
+            f"ExampleValidator whose statistics are of {examples!r}."
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, ClassVar
 
+from spanwise.components.statistics.counted_examples import refuse_other_statistics
 from spanwise.orchestrator.artifact import Schema, Statistics
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ColumnsChanged
@@ -43,6 +44,9 @@ class SchemaGen(Component):
     """
 
     preload: ClassVar = ("spanwise.components.statistics.schema", "spanwise.components.statistics.span_statistics")
+
+    def check(self) -> None:
+        refuse_other_statistics(self, "earlier")
 
     def run(
         self,
