@@ -14,6 +14,8 @@ from spanwise.components.transform.graph import Preprocessor, feature_label, loa
 from spanwise.components.transform.row_wise import refuse_unless_row_wise
 from spanwise.components.transform.trace import AnalyzerCall, Columns, PreprocessingTrace, trace_function
 from spanwise.components.transform.window_plan import TransformWindow
+from spanwise.components.transform.window_probe import probe_functions
+from spanwise.components.transform.worker import CallInputs
 
 log = logging.getLogger("spanwise.transform")
 
@@ -38,12 +40,15 @@ def analyze_window(window: TransformWindow) -> Preprocessor:
         if trace.complete:
             for text, expression in trace.made:
                 refuse_unless_row_wise(f"{text}: what `use` makes of its value", expression, window.types)
+            probe_functions(window, trace.features)
             break
         calls = list(trace.pending.values())
         waiting = {key: ", ".join(map(feature_label, names)) for key, names in trace.waiting().items()}
         for call in calls:
             _check_call(call, f"{waiting[call.key]}: {call.text}", window.types)
+        inputs = CallInputs(list(enumerate(calls)))
         try:
+            probe_functions(window, inputs.named, inputs.label)
             values = states.values(calls)
         except PreprocessingError as error:
             raise _name_features(error, calls, waiting) from error

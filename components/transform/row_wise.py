@@ -7,7 +7,7 @@ computed over whatever piece comes along: in its place belongs an analyzer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
 import polars as pl
@@ -46,23 +46,43 @@ def refuse_unless_row_wise(who: str, expression: pl.Expr, types: Mapping[str, pl
         )
 
 
-def probe(named: Mapping[str, pl.Expr], frame: pl.DataFrame, label: Callable[[str], str] = feature_label) -> None:
-    """Computes the expressions over a few rows at once and in two parts.
+def probe(
+    named: Mapping[str, pl.Expr],
+    frame: pl.DataFrame,
+    parts: Sequence[pl.DataFrame],
+    label: Callable[[str], str] = feature_label,
+) -> None:
+    """Computes the expressions over rows at once, and over the first of them in parts.
 
     Raises:
         PreprocessingError: the values differ; or an expression fails.
     """
-    half = len(frame) // 2
-    if not half or not named:
-        return
-    whole = evaluate(named, frame, label)
-    parts = pl.concat([evaluate(named, piece, label) for piece in (frame.head(half), frame.tail(len(frame) - half))])
-    for name, one, other in zip(named, whole.get_columns(), parts.get_columns(), strict=True):
+    apart = pl.concat([evaluate(named, part, label) for part in parts])
+    together = evaluate(named, frame, label).head(len(apart))
+    for name, one, other in zip(named, together.get_columns(), apart.get_columns(), strict=True):
         if not one.equals(other, null_equal=True):
             raise PreprocessingError(
-                f"{label(name)} has other values when its rows come in two parts: {format_expression(named[name])}. "
+                f"{label(name)} has other values when its rows come in parts: {format_expression(named[name])}. "
                 f"{_INSTEAD}"
             )
+
+
+def probe_halves(
+    named: Mapping[str, pl.Expr], frame: pl.DataFrame, label: Callable[[str], str] = feature_label
+) -> None:
+    """Probes the expressions with the rows in two parts."""
+    half = len(frame) // 2
+    if half and named:
+        probe(named, frame, (frame.head(half), frame.tail(len(frame) - half)), label)
+
+
+def calls_python(expression: pl.Expr) -> bool:
+    """Whether it calls a function of Python: what that looks at cannot be read."""
+    try:
+        written = expression.meta.serialize(format="json")
+    except pl.exceptions.PolarsError:
+        return True
+    return any(f'"{name}":' in written for name in ("AnonymousFunction", "PipeWithDtype", "callback"))
 
 
 def _is_separable(expression: pl.Expr) -> bool:
@@ -79,6 +99,10 @@ _WHOLE = {"IsIn": (1,), "Replace": (1, 2), "ReplaceStrict": (1, 2), "SearchSorte
 """Which inputs of a function are taken as a whole, not row by row: values to look in or up, boundaries."""
 
 
+_MISJUDGED = frozenset({"ApproxQuantile", "Bin", "Cumulative"})
+"""Functions of which Polars says that they are row-wise; the bins of one are, where their bounds are given."""
+
+
 def _takes_row_by_row(call: Mapping[str, Json], types: Mapping[str, pl.DataType]) -> bool:
     """Whether a function by itself, whatever its inputs are made of, gives each row a value of its own.
 
@@ -89,10 +113,17 @@ def _takes_row_by_row(call: Mapping[str, Json], types: Mapping[str, pl.DataType]
     for place in _WHOLE.get(name, ()):
         if place < len(inputs) and _has_column(inputs[place]):
             return name == "IsIn" and _is_list(inputs[place], types)
+    if name in _MISJUDGED:
+        return _bins_by_given_bounds(call["function"])
     if name == "SearchSorted":
         return True
     alone = [{"Column": "\x1a"} if _has_column(each) else each for each in inputs]
     return _is_separable(read_expression({"Function": {**call, "input": cast("Json", alone)}}))
+
+
+def _bins_by_given_bounds(function: Json) -> bool:
+    bins = function.get("Bin") if isinstance(function, dict) else None
+    return isinstance(bins, dict) and "Breaks" in _names(bins["method"])
 
 
 def _function_name(function: Json) -> str:
@@ -113,7 +144,10 @@ def _has_column(node: Json) -> bool:
 
 
 def _calls(node: Json) -> Iterator[Mapping[str, Json]]:
-    """The functions of an expression in JSON form, with their inputs; not those that are evaluated within lists."""
+    """The functions of an expression in JSON form, with their inputs; not those that are evaluated within lists.
+
+    `cumulative_eval` counts as one: it evaluates over the rows so far.
+    """
     if isinstance(node, list):
         for each in node:
             yield from _calls(each)
@@ -123,6 +157,8 @@ def _calls(node: Json) -> Iterator[Mapping[str, Json]]:
                 yield value
             if key == "Eval" and isinstance(value, dict):
                 yield from _calls(value["expr"])
+                if "Cumulative" in _names(value["variant"]):
+                    yield {"function": "Cumulative", "input": [value["expr"]]}
             elif key != "Literal":
                 yield from _calls(value)
 

@@ -25,7 +25,7 @@ from spanwise.components.row_blocks import BlockRun, read_blocks
 from spanwise.components.transform import standalone
 from spanwise.components.transform.analyzers import PreprocessingError
 from spanwise.components.transform.graph import Preprocessor, evaluate, feature_label, to_arrow
-from spanwise.components.transform.row_wise import probe
+from spanwise.components.transform.row_wise import probe_halves
 from spanwise.components.transform.trace import AnalyzerCall
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
@@ -142,7 +142,7 @@ class PieceAnalyzer:
             parts = [_to_frame(table, roots, self.types) for table in tables]
             frame = pl.concat(parts, rechunk=True) if len(parts) > 1 else parts[0]
             if task.probed and block == task.run.first:
-                probe(inputs.named, frame.head(PROBED), inputs.label)
+                probe_halves(inputs.named, frame.head(PROBED), inputs.label)
             yield len(frame), evaluate(inputs.named, frame, inputs.label)
 
 
@@ -260,7 +260,7 @@ def _features(task: FeatureTask, graph: Preprocessor, schema: pa.Schema) -> Gene
     columns = graph.needs() or tuple(graph.inputs)[:1]  # a feature of constants has a value for each row too
     for place, frame in enumerate(read_groups(task.piece, columns, graph.inputs)):
         if task.probed and not place:
-            probe(graph.features, frame.head(PROBED))
+            probe_halves(graph.features, frame.head(PROBED))
         found = to_arrow(evaluate(graph.features, frame)).cast(schema).combine_chunks()
         _refuse_missing_arrays(found)
         yield found

@@ -575,6 +575,31 @@ def searches_a_column(columns):
     return {"place": columns["hour"].search_sorted(columns["hour"])}
 
 
+def subtracts_an_estimated_median(columns):
+    return {"centred": columns["distance"] - columns["distance"].approx_quantile(0.5)}
+
+
+def subtracts_it_in_a_struct(columns):
+    far = pl.field("distance")
+    return {"both": pl.struct(columns["distance"]).struct.with_fields(far - far.approx_quantile(0.5))}
+
+
+def bins_by_quantiles(columns):
+    return {"bin": columns["distance"].bin_quantiles(4, labels=["Breaks", "b", "c", "d"])}
+
+
+def bins_by_ranks(columns):
+    return {"bin": columns["distance"].bin_ranks(4, labels=False)}
+
+
+def bins_between_extremes(columns):
+    return {"bin": columns["distance"].bin_intervals(4, labels=False)}
+
+
+def takes_the_median_so_far(columns):
+    return {"median": columns["distance"].cumulative_eval(pl.element().quantile(0.5))}
+
+
 def looks_around_in_python(columns):
     return {"rank": columns["distance"].map_batches(lambda s: s - s.min(), return_dtype=pl.Int64)}
 
@@ -692,7 +717,13 @@ OF_CODES = "depends on the codes of categories, which differ from one process to
         (looks_in_a_column, r"^feature 'known' looks at several rows at once: .*is_in"),
         (looks_up_in_a_column, r"^feature 'far' looks at several rows at once: .*replace"),
         (searches_a_column, r"^feature 'place' looks at several rows at once: .*search_sorted"),
-        (looks_around_in_python, r"^feature 'rank' has other values when its rows come in two parts"),
+        (subtracts_an_estimated_median, r"^feature 'centred' looks at several rows at once: .*approx_quantile"),
+        (subtracts_it_in_a_struct, r"^feature 'both' looks at several rows at once: .*approx_quantile"),
+        (bins_by_quantiles, r"^feature 'bin' looks at several rows at once: .*bin_quantiles"),
+        (bins_by_ranks, r"^feature 'bin' looks at several rows at once: .*bin_ranks"),
+        (bins_between_extremes, r"^feature 'bin' looks at several rows at once: .*bin_intervals"),
+        (takes_the_median_so_far, r"^feature 'median' looks at several rows at once: .*quantile"),
+        (looks_around_in_python, r"^feature 'rank' has other values when its rows come in parts"),
         (takes_the_codes_of_categories, rf"^feature 'code' {OF_CODES}: .*to_physical.* vocabulary\(…\)"),
         (takes_codes_in_a_list, rf"^feature 'codes' {OF_CODES}: "),
         (takes_codes_in_a_struct, rf"^feature 'code' {OF_CODES}: "),
@@ -717,6 +748,80 @@ def test_what_fails_is_named_with_its_expression(windows, function, said):
     """A failure names the feature and shows the expression, before or while the rows are read."""
     with pytest.raises(NodeFailed, match=said):
         transform_window(windows.plan([windows.span(1)], function))
+
+
+def subtracts_the_mean(values):
+    return values - values.mean()
+
+
+def subtracts_the_mean_in_python(columns):
+    return {"centred": columns["x"].map_batches(subtracts_the_mean, return_dtype=pl.Float64)}
+
+
+def analyzes_what_subtracts_the_mean(columns):
+    return {"centred": scale_to_z_score(columns["x"].map_batches(subtracts_the_mean, return_dtype=pl.Float64))}
+
+
+def subtracts_the_minimum_in_python(columns):
+    return {"above": columns["x"].map_batches(lambda x: x - x.min(), return_dtype=pl.Float64) + columns["n"]}
+
+
+def divides_by_the_count_in_python(columns):
+    return {"share": columns["x"].map_batches(lambda x: x / len(x), return_dtype=pl.Float64)}
+
+
+def halves_in_python(columns):
+    return {"half": columns["x"].map_batches(lambda x: x / 2, return_dtype=pl.Float64)}
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        pytest.param([[1.0, 2.0, 3.0], [5.0]], id="the newest has one row"),
+        pytest.param([[1.0, 2.0, 3.0], [5.0] * 80], id="all rows of the newest are alike"),
+        pytest.param([[0.0] * 80 + [1.0]], id="the first rows are alike"),
+        pytest.param([[0.0] * 2000 + [1.0]], id="many rows are alike"),
+    ],
+)
+@pytest.mark.parametrize(
+    "function",
+    [
+        subtracts_the_mean_in_python,
+        analyzes_what_subtracts_the_mean,
+        subtracts_the_minimum_in_python,
+        divides_by_the_count_in_python,
+    ],
+)
+def test_functions_of_python_are_tried_on_rows_that_differ(windows, function, spans):
+    """They are sought in the newest span, then in those before it: of equal rows, the mean is each row's own value."""
+    tables = [pa.table({"x": x, "n": [0] * len(x)}) for x in spans]
+    plan = windows.plan([windows.span(number, table) for number, table in enumerate(tables)], function)
+
+    with pytest.raises(NodeFailed, match=r"has other values when its rows come in parts: .*python_udf"):
+        transform_window(plan)
+
+
+@pytest.mark.parametrize(("x", "warned"), [([5.0], True), ([5.0, 5.0], True), ([5.0, 6.0], False)])
+def test_functions_of_python_that_cannot_be_tried_are_logged(windows, caplog, x, warned):
+    """No two rows of the window differ: what the function looks at cannot be seen."""
+    transform_window(windows.plan([windows.span(1, pa.table({"x": x}))], halves_in_python))
+
+    found = [record.of for record in caplog.records if record.msg == "functions-not-probed"]
+    assert found == [["feature 'half'"]] * warned
+
+
+def bins_by_bounds(columns):
+    return {"bin": columns["distance"].bin_intervals([500, 1000], labels=False)}
+
+
+def test_bins_of_given_bounds_are_features(windows):
+    """Nothing is learned for them."""
+    plan = windows.plan([windows.span(1, pa.table({"distance": [100, 700, 2000]}))], bins_by_bounds)
+
+    transform_window(plan)
+
+    found = pq.read_table(Path(plan.destinations[0], "Split-eval", "part-00000.parquet"))
+    assert found["bin"].to_pylist() == [0, 1, 2]
 
 
 def uses_categories(columns):
