@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from spanwise.components.bounds import format_apart, is_at_most
+from spanwise.components.statistics.accumulators.frequent import abbreviate, cut, is_cut
 from spanwise.components.statistics.distances import jensen_shannon, l_infinity
 from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Distance, FeatureSchema, Severity
 from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
@@ -181,7 +182,8 @@ def _is_too_many(count: int, places: int, allowed: float) -> bool:
 
 
 def _outside(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: AnomalyMaker) -> Iterator[Anomaly]:
-    allowed = set(wanted.values or ())
+    # what was inferred of a long text is cut already
+    allowed = {value if is_cut(value) else cut(value) for value in wanted.values or ()}
     others = [o for o in feature.top(None) if o.value not in allowed]
     complete = feature.frequent is not None and feature.frequent.complete
     outside = sum(o.count for o in others) if complete else _estimate_outside(feature, allowed)
@@ -195,7 +197,7 @@ def _outside(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: Anomaly
         yield anomaly(AnomalyCheck.VALUES, message, outside=0, share=0.0, allowed=wanted.outside, values="")
     if not _is_too_many(outside, feature.present, wanted.outside):
         return
-    named = ", ".join(f"{o.value!r} ({o.count:,})" for o in others[:_SHOWN])
+    named = ", ".join(f"{abbreviate(o.value)!r} ({o.count:,})" for o in others[:_SHOWN])
     more = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
     about = "" if complete else "about "
     message = f"{about}{outside:,} values ({share:.2%}) are not among {listed}: {named or 'rare ones'}{more}."
@@ -262,7 +264,8 @@ def _apart(
         return  # that its type has changed is an anomaly of its own
     enough = min(a.present, b.present) >= ENOUGH
     if enough and limit.l_infinity is not None and a.frequent is not None and b.frequent is not None:
-        distance, value = l_infinity(a, b)
+        distance, found_in = l_infinity(a, b)
+        value = abbreviate(found_in)
         if not is_at_most(distance, limit.l_infinity, scale=1):
             found, most = format_apart(distance, limit.l_infinity, 3, "f")
             message = f"the share of {value!r} differs by {found} {where}; {most} is allowed."

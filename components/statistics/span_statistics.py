@@ -30,7 +30,7 @@ from spanwise.components.statistics.accumulators import (
     ValueCounts,
     count_values,
 )
-from spanwise.components.statistics.accumulators.frequent import LONGEST
+from spanwise.components.statistics.accumulators.frequent import LONGEST, cut
 from spanwise.components.statistics.accumulators.value_counts import count_texts, count_weighted, to_list
 from spanwise.components.statistics.feature_value import format_value
 from spanwise.components.statistics.weighted import WeightedStatistics
@@ -372,7 +372,11 @@ def count_column(
 def _show(array: pa.Array[Any], kind: Kind) -> pa.Array[Any]:
     """The texts by which frequent values are known."""
     if kind == "text":
-        return pc.utf8_slice_codeunits(array.cast(pa.large_string()), 0, LONGEST)
+        texts = cast("pa.LargeStringArray", array.cast(pa.large_string()))
+        if (pc.max(pc.utf8_length(texts)).as_py() or 0) <= LONGEST:
+            return texts
+        coded = texts.dictionary_encode()
+        return pa.array(map(cut, to_list(coded.dictionary)), pa.large_string()).take(coded.indices)
     return array.cast(pa.string())
 
 
@@ -457,18 +461,17 @@ def _with_texts(plain: FeatureStatistics, array: pa.Array[Any]) -> FeatureStatis
     values, counts = count_texts(array)
     distinct = to_list(values)
     lengths = count_weighted(pc.utf8_length(values), counts)
-    is_cut = lengths.values.size > 0 and lengths.values[-1] > LONGEST
     return replace(
         plain,
         lengths=NumberStatistics.from_counts(lengths),
         distinct=Distinct.from_texts(distinct),
-        frequent=_frequent(distinct, counts.to_numpy(), may_repeat=is_cut),
+        frequent=_frequent(distinct, counts.to_numpy()),
     )
 
 
-def _frequent(values: Sequence[object], counts: NDArray[np.int64], *, may_repeat: bool = False) -> Frequent:
-    """Of different values, which cut texts may not be, by their texts."""
-    if not may_repeat and counts.sum() == counts.size:
+def _frequent(values: Sequence[object], counts: NDArray[np.int64]) -> Frequent:
+    """Of different values, by their texts."""
+    if counts.sum() == counts.size:
         return Frequent.from_distinct(values)
     return Frequent.from_counts(map(str, values), counts.tolist())
 

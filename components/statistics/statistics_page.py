@@ -10,6 +10,7 @@ import numpy as np
 
 from spanwise.components.report.page import Cell, ReportPage, table
 from spanwise.components.report.plot import Series, bars, histogram
+from spanwise.components.statistics.accumulators.frequent import abbreviate
 from spanwise.components.statistics.span_statistics import (
     FeatureStatistics,
     NumberStatistics,
@@ -150,7 +151,8 @@ def _heaviest(weighted: WeightedStatistics) -> str:
     if not weighted.present:
         return ""
     return ", ".join(
-        f"{'' if each.exact else '≈ '}{each.value} {each.weight / weighted.present:.2%}" for each in weighted.top(3)
+        f"{'' if each.exact else '≈ '}{abbreviate(each.value)} {each.weight / weighted.present:.2%}"
+        for each in weighted.top(3)
     )
 
 
@@ -188,7 +190,9 @@ def _top(found: Mapping[str, FeatureStatistics | None], there: Mapping[str, Feat
     estimated = {o.value for top in tops.values() for o in top if not o.exact}
     union = {value for share in shares.values() for value in share}
     best = sorted(union, key=lambda value: (-max(s.get(value, 0.0) for s in shares.values()), value))[:TOP]
-    labels = [("≈ " if value in estimated else "") + (value if value.strip() else repr(value)) for value in best]
+    labels = [
+        ("≈ " if value in estimated else "") + (abbreviate(value) if value.strip() else repr(value)) for value in best
+    ]
     return bars(
         labels,
         [

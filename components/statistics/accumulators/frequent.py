@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import repeat
 from typing import Any, Self
 
@@ -17,18 +19,37 @@ from spanwise.components.statistics.accumulators.value_counts import count_texts
 
 LOG_SIZE = 11
 LONGEST = 200
-"""Longer texts are counted by so many of their first characters."""
+"""Longer texts are known by so many of their first characters and a digest of the whole."""
 
+_DIGEST = re.compile("…#[0-9a-f]{32}")
 _ROUND = 1537  # one text more than there are counters: texts that all occur once are then forgotten again, all of them
 _TOTALS = struct.Struct("<QQ")  # in a sketch's bytes: the total weight, and the most that a count is off
 _TOTALS_AT = 16
+
+
+def cut(text: str) -> str:
+    """What a text is known by: itself, unless it is too long. Different texts are known by different ones."""
+    if len(text) <= LONGEST:
+        return text
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{text[:LONGEST]}…#{digest}"
+
+
+def is_cut(text: str) -> bool:
+    """Whether this is what a longer text is known by."""
+    return len(text) > LONGEST and _DIGEST.fullmatch(text, LONGEST) is not None
+
+
+def abbreviate(value: str) -> str:
+    """A value for people: without the digest of a text that was cut."""
+    return f"{value[:LONGEST]}…" if is_cut(value) else value
 
 
 @dataclass(frozen=True)
 class Occurrence:
     """A value and how often it occurs."""
 
-    value: str
+    value: str  #: a long text is cut
     count: int  #: never too low; too high by at most `error`
     error: int = 0
 
@@ -56,12 +77,12 @@ class Frequent:
     @classmethod
     def from_counts(cls, values: Iterable[str], counts: Iterable[int]) -> Self:
         sketch = datasketches.frequent_strings_sketch(LOG_SIZE)
-        deque(map(sketch.update, (value[:LONGEST] for value in values), counts), maxlen=0)
+        deque(map(sketch.update, map(cut, values), counts), maxlen=0)
         return cls(_to_bytes(sketch))
 
     @classmethod
     def from_distinct(cls, values: Sequence[object]) -> Self:
-        """The same of texts or whole numbers that occur once each, such as ids, and are not too long.
+        """The same of texts or whole numbers that occur once each, such as ids.
 
         Only the last of them are in the sketch, so most need not be counted.
         """

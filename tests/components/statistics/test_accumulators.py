@@ -27,6 +27,7 @@ from spanwise.components.statistics.accumulators import (
     from_bytes,
     to_bytes,
 )
+from spanwise.components.statistics.accumulators.frequent import abbreviate, cut, is_cut
 
 
 def merged(kind, batches):
@@ -270,12 +271,25 @@ def test_the_most_frequent_of_many_values_are_found():
     assert not found.complete
 
 
-def test_a_long_text_is_counted_by_its_beginning():
-    """A text of a megabyte does not make the statistics a megabyte."""
-    found = Frequent.accumulate(texts("x" * 1_000_000))
+def test_a_long_text_is_known_by_its_beginning_and_a_digest():
+    """A text of a megabyte does not make the statistics a megabyte, and others that begin like it are others."""
+    beginning = "x" * 1_000_000
+    found = Frequent.accumulate(texts(beginning, beginning + "a", beginning + "b", beginning + "b"))
 
-    assert found.top() == (Occurrence("x" * 200, 1),)
-    assert len(to_bytes(found)) < 1000
+    assert found.top(1) == (Occurrence("x" * 200 + "…#33913c638be760ef0e75f9bfeb16dd16", 2),)
+    assert [each.count for each in found.top()] == [2, 1, 1]
+    assert len(to_bytes(found)) < 2000
+
+
+def test_what_a_long_text_is_known_by_is_no_text_of_the_data():
+    """One that reads the same is longer than 200 characters, and so is known by a digest of its own."""
+    known = cut("x" * 201)
+
+    assert is_cut(known)
+    assert not is_cut("x" * 234)
+    assert cut(known) != known
+    assert abbreviate(known) == "x" * 200 + "…"
+    assert abbreviate("x" * 200) == "x" * 200
 
 
 def test_a_vocabulary_is_exact_and_in_order():

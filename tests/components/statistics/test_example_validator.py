@@ -17,6 +17,7 @@ from spanwise.components.statistics.anomalies import (
     write,
 )
 from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, FeatureSchema, Severity
+from spanwise.components.statistics.schema_gen import infer
 from spanwise.components.statistics.span_statistics import SpanStatistics, SplitCounts, count_column
 from spanwise.orchestrator import Component, Input, InputError, Output, ParameterError, Report, Schema, State, past
 from spanwise.orchestrator import Examples as ExamplesArtifact
@@ -214,6 +215,39 @@ def test_values_outside_of_a_long_list_are_seen(values, listed, outside):
     assert found.check is AnomalyCheck.VALUES
     assert found.message.startswith("about ")
     assert found.figures["share"] == pytest.approx(1 - listed / values, abs=0.02)
+
+
+LONG = "https://example.org/" + "a" * 180
+
+
+def test_long_texts_are_compared_to_their_end():
+    """One that begins like an allowed text is not allowed; its message has as much of it as people read."""
+    wanted = schema(x={"type": "string", "values": (LONG, LONG + "/good")})
+
+    assert validate(span(x=[LONG, LONG + "/good"]), wanted) == ()
+    found = only_anomaly(span(x=[LONG + "/good", LONG + "/evil"]), wanted)
+
+    assert found.check is AnomalyCheck.VALUES
+    assert f"are not among the 2 allowed: '{LONG}…' (1)." in found.message
+
+
+def test_long_texts_are_compared_with_those_that_a_schema_was_inferred_from(tmp_path):
+    """The schema has what they are known by, also when it was read from its file."""
+    inferred = infer(span(x=[LONG + "/good"] * 20))
+    (tmp_path / "schema.toml").write_text(inferred.toml())
+    wanted = DataSchema.load(tmp_path / "schema.toml")
+
+    assert validate(span(x=[LONG + "/good"] * 20), wanted) == ()
+    assert only_anomaly(span(x=[LONG + "/evil"] * 20), wanted).check is AnomalyCheck.VALUES
+
+
+def test_a_drift_between_long_texts_that_begin_alike_is_told():
+    """They are different values."""
+    wanted = schema(x={"type": "string", "drift": {"l_infinity": 0.1}})
+
+    found = only_anomaly(span(x=[LONG + "/b"] * 100), wanted, span(x=[LONG + "/a"] * 100))
+
+    assert f"the share of '{LONG}…' differs by 1.000" in found.message
 
 
 def test_few_values_are_not_compared():

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanwise.components.statistics.accumulators import WeightedQuantiles, WeightedTerms, from_bytes, to_bytes
+from spanwise.components.statistics.accumulators.frequent import cut
 from spanwise.components.statistics.span_statistics import SpanStatistics, SplitCounts, count_column
 from spanwise.components.statistics.weighted import WeightedStatistics
 
@@ -143,3 +144,18 @@ def test_figures_from_before_have_no_quantiles():
     assert np.isnan(found.quantile(0.5))
     assert found.std == 1.0
     assert found.merge(found).top() == ()
+
+
+def test_long_texts_have_weights_of_their_own():
+    """Those that begin alike are told apart, as where rows are counted."""
+    texts = pa.array(["x" * 250, "x" * 251, None, "x" * 250, "y"])
+
+    (found,) = count_column("text", texts, np.array([1.0, 2.0, 4.0, 8.0, 3.0]))
+
+    assert found.weighted is not None
+    assert {each.value: each.weight for each in found.weighted.top()} == {
+        cut("x" * 250): 9.0,
+        cut("x" * 251): 2.0,
+        "y": 3.0,
+    }
+    assert {each.value for each in found.top()} == {each.value for each in found.weighted.top()}
