@@ -297,6 +297,11 @@ def _split_batch(leaf: Any) -> Iterator[Any]:
         return _split_masked(leaf)
     if isinstance(leaf, Sparse):
         return (_row(leaf, number) for number in range(leaf.shape[0]))
+    if hasattr(leaf, "columns") and hasattr(leaf, "to_numpy"):  # pandas would give the names of its columns
+        raise DatasetError(
+            f"a {type(leaf).__name__} is not a batch of elements: its rows are those of frame.to_numpy(), or of "
+            "from_arrow(pyarrow.Table.from_pandas(frame)), with Polars from_arrow(frame.to_arrow())."
+        )
     length(leaf)
     return map(to_python, leaf)
 

@@ -111,6 +111,17 @@ def test_a_part_of_a_batch_in_another_order_than_the_parts_beside_it_is_refused(
         list(call(lambda batch: sort_beside(pandas, batch)))
 
 
+@pytest.mark.parametrize("whole", [lambda frame: frame, lambda frame: {"x": [1, 2], "y": frame}], ids=["alone", "part"])
+def test_a_frame_is_no_batch(pandas, whole):
+    """To iterate over it would give the names of its columns."""
+    frame = pandas.DataFrame({"a": [1, 2], "b": [3, 4]})
+
+    with pytest.raises(
+        DatasetError, match=r"a DataFrame is not a batch of elements: .* from_arrow\(pyarrow.Table.from_"
+    ):
+        inputs.from_tensor_slices(whole(frame))
+
+
 def test_parts_in_one_order_go_by_position(pandas):
     """A frame that was shuffled as a whole has rows that belong together."""
     frame = pandas.DataFrame({"x": [3.0, 1.0, 2.0], "y": [6.0, 2.0, 4.0]}).iloc[[2, 0, 1]]
