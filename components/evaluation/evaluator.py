@@ -188,6 +188,7 @@ class Evaluator(Component):
             small_rows=small_slice_rows,
             thresholds=thresholds or {},
             slice_thresholds=slice_thresholds or {},
+            beside={metric: _metric_beside(metric, custom) for metric in slice_thresholds or {}},
         )
         report: dict[str, object] = {
             "model": model.name,
@@ -226,9 +227,14 @@ def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
     if len(own) < len(mine):
         twice = next(name for name in mine if mine.count(name) > 1)
         raise ParameterError(f"{node}: two custom metrics have the name {twice!r}; rename one of them.")
+    if own and classes:
+        raise ParameterError(f"{node}: the custom metric {min(own)} takes one score a row, and classes have several.")
+    if taken := {name for name in own if name.partition("@")[0] in KNOWN}:
+        raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; rename yours.")
     for which in ("thresholds", "slice_thresholds"):
         thresholds = parameters[which]
         asked += [name for name in thresholds if name not in own] if isinstance(thresholds, Mapping) else []
+    asked += [metric.undefined_with for metric in asked if isinstance(metric, Metric)]
     for name in (name for name in asked if isinstance(name, str)):
         try:
             suitable = suits(name, classes=classes)
@@ -239,10 +245,6 @@ def _check_metrics(node: str, parameters: Mapping[str, object]) -> None:
             raise ParameterError(
                 f"{node}: {name} cannot be measured {'with' if classes else 'without'} classes; these can: {able}."
             )
-    if own and classes:
-        raise ParameterError(f"{node}: the custom metric {min(own)} takes one score a row, and classes have several.")
-    if taken := {name for name in own if name.partition("@")[0] in KNOWN}:
-        raise ParameterError(f"{node}: there is a metric {min(taken)!r} already; rename yours.")
 
 
 def _check_classes(node: str, classes: object) -> None:
@@ -284,14 +286,20 @@ def _select_metrics(
     asked = USUAL["classes" if classes else "binary"] if metrics is None else metrics
     own = tuple(m for m in asked if isinstance(m, Metric))
     limited = [t for t in (*thresholds, *slice_thresholds) if t not in {m.name for m in own}]
-    beside = [recall for t in slice_thresholds if (recall := _recall_beside(t)) is not None]
+    beside = [_metric_beside(t, own) for t in slice_thresholds]
     return tuple(dict.fromkeys(("count", *(m for m in asked if isinstance(m, str)), *limited, *beside))), own
 
 
-def _recall_beside(metric: str) -> str | None:
-    """The recall that says whether a precision is undefined for the labels, or because no row is predicted positive."""
+def _metric_beside(metric: str, own: Sequence[Metric]) -> str:
+    """The metric that is undefined too where the labels leave this one undefined, not what the model predicts.
+
+    That of a precision is the recall; any other built-in metric is its own, and a metric of the user's own names it.
+    """
+    mine = next((each for each in own if each.name == metric), None)
+    if mine is not None:
+        return mine.undefined_with
     name, at, score = metric.partition("@")
-    return f"recall{at}{score}" if name == "precision" else None
+    return f"recall{at}{score}" if name == "precision" else metric
 
 
 # --- the report ---------------------------------------------------------------------------------------------------
@@ -354,8 +362,12 @@ def _judge_measurement(
     small_rows: int,
     thresholds: Mapping[str, Threshold],
     slice_thresholds: Mapping[str, Threshold],
+    beside: Mapping[str, str],
 ) -> tuple[dict[str, object], list[str] | None]:
-    """The content of `metrics.json`, and why the model is refused; None if it is not judged."""
+    """The content of `metrics.json`, and why the model is refused; None if it is not judged.
+
+    `beside` has for each metric of `slice_thresholds` the one that is undefined too where the labels leave it so.
+    """
     from spanwise.components.evaluation.results import figures, plain, plain_slice
 
     overall = figures(measurement.overall, 0, model=model, baseline=baseline, method=method)
@@ -369,7 +381,7 @@ def _judge_measurement(
             slices.append({"slice": plain_slice(values), "small": small, **each.plain()})
             if not small:
                 found = judge(mine, each.metrics, each.baseline_metrics)
-                findings += _of_slice(found, values, each.metrics, measurement.unscored[model])
+                findings += _of_slice(found, values, each.metrics, beside, measurement.unscored[model])
     refusals = [f.reason for f in findings if f.passed is False] if findings else None
     described = overall.plain()
     report = {
@@ -395,12 +407,15 @@ def _judge_measurement(
 
 
 def _of_slice(
-    findings: Sequence[Finding], values: Mapping[str, object], metrics: Mapping[str, float], unscored: int
+    findings: Sequence[Finding],
+    values: Mapping[str, object],
+    metrics: Mapping[str, float],
+    beside: Mapping[str, str],
+    unscored: int,
 ) -> Iterator[Finding]:
     """The findings, marked with their slice; a metric that is undefined for its labels is not judged there."""
     for finding in findings:
-        recall = metrics.get(_recall_beside(finding.metric) or "", math.nan)
-        unjudged = math.isnan(finding.value) and not unscored and math.isnan(recall)
+        unjudged = not unscored and math.isnan(finding.value) and math.isnan(metrics[beside[finding.metric]])
         yield replace(finding, slice=values, passed=None if unjudged else finding.passed)
 
 

@@ -36,9 +36,16 @@ class Metric:
 
     The three arrays have one number for each row; `weights` is how often a row counts. `accumulate` may return anything
     that can be pickled; rows may come in one piece or in many.
+
+    In a slice, NaN fails a threshold, unless the labels leave the metric undefined whatever the model says. Where they
+    may, name a built-in metric that they leave undefined too: `undefined_with = "recall"` where no label is 1,
+    `"auc"` where all are the same.
     """
 
     name: ClassVar[str]
+
+    undefined_with: ClassVar[str] = "mae"
+    """A slice in which this built-in metric is undefined too is not judged; `mae` is undefined only without rows."""
 
     def accumulate(
         self, labels: NDArray[np.float64], scores: NDArray[np.float64], weights: NDArray[np.float64]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spanwise.components.bounds import format_apart, is_at_least, is_at_most
+from spanwise.components.evaluation.metric import KNOWN
 from spanwise.orchestrator.errors import ParameterError
 
 
@@ -57,13 +58,23 @@ class Finding:
         """The value and the bound, as a sentence."""
         metric = self.metric if self.slice is None else f"{self.metric} of {slice_name(self.slice)}"
         if math.isnan(self.value):
-            return f"{metric} is undefined on these examples; {self.bound}={self.limit:g} is required"
+            return f"{metric} is undefined on these examples; {self.bound}={self.limit:g} is required{self._way_out}"
         if self.baseline is None:
             value, limit = format_apart(self.value, self.limit, 6, "g")
             return f"{metric} is {value}; {self.bound}={limit} is required"
         return (
             f"{metric} is {self.value:.6g} and the baseline's is {self.baseline:.6g}; "
             f"{self.bound}={self.limit:g} is required"
+        )
+
+    @property
+    def _way_out(self) -> str:
+        """What to do where a metric of the user's own is undefined in a slice."""
+        if self.slice is None or self.metric.partition("@")[0] in KNOWN:
+            return ""
+        return (
+            ". If that is because of the labels, say so in the metric by a built-in one that they leave undefined too: "
+            'undefined_with = "recall"'
         )
 
 

@@ -310,6 +310,11 @@ def test_a_comparison_without_a_baseline_connected_is_refused_when_the_pipeline_
         nodes(tmp_path, thresholds={"auc": Threshold(max_drop=0.1)})
 
 
+class Misspelt(Metric):
+    name = "own"
+    undefined_with = "recal"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -358,6 +363,7 @@ def test_a_window_without_rows_is_an_error(tmp_path, rows, said):
         ({"replicates": -1}, "replicates is -1; it is 0 or more"),
         ({"thresholds": {"acu": Threshold(at_least=1)}}, "acu"),
         ({"thresholds": {"auc": 0.6}}, "Threshold"),
+        ({"metrics": (Misspelt(),)}, "there is no metric 'recal'"),
         ({"slices": "origin"}, "slices"),
         ({"metrics": None, "classes": ("a", "b", "a")}, "classes has 'a' twice"),
     ],
@@ -509,6 +515,75 @@ def test_a_model_that_finds_no_positive_row_of_a_slice_has_no_precision_there_by
     found = {t["slice"]["origin"]: t["passed"] for t in report(execution)["thresholds"]}
     assert found == {"JFK": True, "Łódź <b>": passed}
     assert only(execution, "blessing").properties["blessed"] == (passed is None)
+
+
+class PositivePredictiveValue(Metric):
+    """As the built-in precision."""
+
+    name = "ppv"
+
+    def accumulate(self, labels, scores, weights):
+        said = weights * (scores > 0.4)
+        return np.array([(said * (labels == 1)).sum(), said.sum()])
+
+    def merge(self, one, other):
+        return one + other
+
+    def finish(self, state):
+        return state[0] / state[1] if state[1] else math.nan
+
+
+class WithRecall(PositivePredictiveValue):
+    undefined_with = "recall@0.4"
+
+
+@pytest.mark.parametrize(
+    ("metric", "label", "passed"),
+    [
+        (PositivePredictiveValue(), 1, False),
+        (PositivePredictiveValue(), 0, False),
+        (WithRecall(), 1, False),
+        (WithRecall(), 0, None),
+    ],
+    ids=["unsaid, positive rows", "unsaid, none", "with recall, positive rows", "with recall, none"],
+)
+def test_an_own_metric_that_is_undefined_in_a_slice_fails_unless_it_is_for_the_labels(tmp_path, metric, label, passed):
+    """It says so by a built-in metric that the labels leave undefined too; else it may be the model's doing."""
+    y = MANY[7]["y"][:300] + [label, 0] * 60
+    rows = {1: {**MANY[7], "x": MANY[7]["x"][:300] + [0.1] * 120, "y": y}}
+
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        metrics=(metric,),
+        slices=("origin",),
+        slice_thresholds={"ppv": Threshold(at_least=0.5)},
+    )
+
+    found = {t["slice"]["origin"]: t["passed"] for t in report(execution)["thresholds"]}
+    assert found == {"JFK": True, "Łódź <b>": passed}
+    reasons = only(execution, "blessing").properties.get("reasons", [])
+    assert [reason.partition("; at_least")[0] for reason in reasons] == (
+        [] if passed is None else ["ppv of origin=Łódź <b> is undefined on these examples"]
+    )
+    assert all('undefined_with = "recall"' in reason for reason in reasons)
+
+
+def test_a_slice_whose_rows_have_no_weight_is_not_judged_by_an_own_metric(tmp_path):
+    """No metric is defined there, whatever the model says."""
+    rows = {1: {**MANY[7], "weight": [1.0] * 300 + [0.0] * 120}}
+
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        metrics=(PositivePredictiveValue(),),
+        weight="weight",
+        slices=("origin",),
+        slice_thresholds={"ppv": Threshold(at_least=0.1)},
+    )
+
+    found = {t["slice"]["origin"]: t["passed"] for t in report(execution)["thresholds"]}
+    assert found == {"JFK": True, "Łódź <b>": None}
 
 
 def test_scores_that_are_no_numbers_refuse_the_model_in_slices_too(tmp_path):
