@@ -81,6 +81,8 @@ def _others(plan: BackfillPlan) -> Iterator[str]:
             f"A run on the newest data recovers {'them' if several else 'it'}:"
         )
         yield from (f"  {command}" for command in plan.runs)
+    if plan.lost:
+        yield from (*plan.lost, f"List them: spanwise schedule missed {plan.pipeline}")
     if plan.own:
         several = len(plan.own) > 1
         yield (
@@ -93,7 +95,7 @@ def _others(plan: BackfillPlan) -> Iterator[str]:
 def _headline(plan: BackfillPlan) -> str:
     count = len(plan.targets)
     if not count:
-        left = plan.runs or plan.own or plan.alone
+        left = plan.runs or plan.own or plan.lost or plan.alone
         return f"{plan.pipeline} {'has no span to backfill' if left else 'needs no backfill'}."
     spans = f"{count} {'span' if count == 1 else 'spans'}"
     how = "then one model" if plan.train else "a full run" if count == 1 else "a full run each"

@@ -75,6 +75,7 @@ class BackfillPlan:
     source: str = ""  #: the node whose spans these are, where each that ingests has its own
     spanless: int = 0  #: missed ticks without a span, which a run on the newest data recovers
     runs: tuple[str, ...] = ()  #: the commands that do, where no span is run that would recover them too
+    lost: tuple[str, ...] = ()  #: which missed ticks no run recovers, and why
     own: tuple[str, ...] = ()  #: the commands for missed ticks that give each node that ingests a span of its own
 
 

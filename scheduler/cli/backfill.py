@@ -122,8 +122,8 @@ def backfill(
         sys.stdout.write(command.describe_left_out(request, plan, closed))
         sys.stdout.flush()
     if not plan.targets:
-        raise typer.Exit(1 if plan.absent or plan.lowered or plan.alone or plan.runs or plan.own else 0)
+        raise typer.Exit(1 if plan.absent or plan.lowered or plan.alone or plan.runs or plan.own or plan.lost else 0)
     with catch_stop_signals() as stop_signal:
         recorded = command.record_plan(request, settings, plan, loaded)
         code = command.execute(recorded, loaded, request, settings, stop_signal, json=json)
-        raise typer.Exit(code or (1 if plan.lowered or plan.alone or plan.own else 0))
+        raise typer.Exit(code or (1 if plan.lowered or plan.alone or plan.own or plan.lost else 0))

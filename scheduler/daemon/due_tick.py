@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -12,8 +12,8 @@ from spanwise.scheduler.daemon.open_tick import RunningWork
 from spanwise.scheduler.formatting import format_count
 from spanwise.scheduler.ledger.pauses import PAUSED
 from spanwise.scheduler.ledger.ticks import TickRecord
-from spanwise.scheduler.schedule.due import DueTicks, must_wait
-from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.due import DueTicks, OlderTicks, must_wait
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome, join_spans
 from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
 from spanwise.scheduler.schedule.retry import decide_retry
 from spanwise.scheduler.schedule.ticks import Tick, latest, ticks
@@ -105,7 +105,7 @@ def decide_due(seen: DueObservation, timetable: Timetable) -> list[DueAction]:
     if not seen.spans_known:
         return [WaitForSpans()]
     actions: list[DueAction] = [ReportClock(due.set_back)]
-    if due.older is not None or due.missed:
+    if due.older or due.missed:
         actions.append(RecordMissed(due))
     if not due.run:
         return actions
@@ -136,16 +136,33 @@ def _decide_end(earlier: EndedAttempt, retry: Retry) -> TickEnd:
 
 
 def end_missed(due: DueTicks, timetable: Timetable) -> list[tuple[Tick, TickEnd]]:
-    """The ticks that are recorded as missed, oldest first, each with its end; the first stands for all older ones."""
-    ends = []
-    if due.older is not None:
-        tick = latest(timetable, due.older.last)
-        assert tick is not None, "it came"
-        count = format_count(due.older.about, "tick")
-        why = f"about {count} from {due.older.first:%Y-%m-%d %H:%M}Z up to this one passed without a run"
-        first = next(ticks(timetable, due.older.first - timedelta(seconds=1)), tick)
-        ends.append((tick, TickEnd(outcome=TickOutcome.MISSED, why=why, first_span=first.span)))
+    """The ticks that are recorded as missed, oldest first, with their ends; the last of older ones stands for all."""
+    ends = [_end_older(older, timetable) for older in due.older]
     for missed in due.missed:
         quiet = missed.why.startswith(PAUSED)
         ends.append((missed.tick, TickEnd(outcome=TickOutcome.MISSED, why=missed.why, quiet=quiet)))
     return ends
+
+
+def _end_older(older: OlderTicks, timetable: Timetable) -> tuple[Tick, TickEnd]:
+    """The tick that stands for older ones. Where the span of one is not known, none is: no run recovers them all."""
+    walked = older.ticks
+    tick = walked[-1] if walked else latest(timetable, older.last)
+    assert tick is not None, "it came"
+    first = walked[0] if walked else next(ticks(timetable, older.first - timedelta(seconds=1)), tick)
+    spans = sorted({each.span for each in walked if each.span is not None})
+    if any(each.span_unknown for each in walked):
+        tick, spans = replace(tick, span=None), []
+    count = format_count(older.about, "tick")
+    passed = (
+        f"{'' if walked else 'about '}{count} from {older.first:%Y-%m-%d %H:%M}Z up to this one passed without a run"
+    )
+    end = TickEnd(
+        outcome=TickOutcome.MISSED,
+        why=f"{older.why}; {passed}" if older.why else passed,
+        quiet=older.why.startswith(PAUSED),
+        first_at=older.first,
+        first_span=first.span,
+        spans=join_spans(spans),
+    )
+    return tick, end

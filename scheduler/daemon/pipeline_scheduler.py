@@ -437,8 +437,8 @@ class PipelineScheduler:
         if not loud:
             return
         names = [record.tick.name for record in loud]
-        older = due.older if loud[0].tick == ends[0][0] else None
-        more = older.about - 1 if older is not None else 0  # the first tick stands for them
+        about = {older.last: older.about for older in due.older}
+        more = sum(about[record.tick.at] - 1 for record in loud if record.tick.at in about)  # it stands for them
         why, site = reasons[names[0]], self._services.site
         if self._services.record(alert.missed_alert(self.key, at=now, site=site, ticks=names, why=why, more=more)):
             for record in loud:

@@ -5,7 +5,9 @@ It asks the ledger, the leases and the processes, and decides nothing: `open_tic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -43,9 +45,9 @@ from spanwise.scheduler.ledger.holder import (
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, format_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
 from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open, newest_tick, read_overrun, read_tick
-from spanwise.scheduler.schedule.due import DueTicks, MissedTick, find_due
+from spanwise.scheduler.schedule.due import DueTicks, MissedTick, OlderTicks, find_due, list_older
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
-from spanwise.scheduler.schedule.ticks import Tick, starts
+from spanwise.scheduler.schedule.ticks import Tick, latest, starts
 from spanwise.scheduler.schedule.timetable import Timetable
 
 RECORD_S = 10.0
@@ -78,6 +80,9 @@ class ScheduleObserver:
         self.spans = SpanLookup(services.config)
         self._services = services
         self._watch = watch
+        self._walked: tuple[Timetable, OlderTicks, tuple[Tick, ...]] | None = (
+            None  # the older ticks that were walked last
+        )
 
     @property
     def key(self) -> str:
@@ -176,7 +181,8 @@ class ScheduleObserver:
         """What is seen of the ticks that have come by `until`."""
         pause = current_pause(store, self.key, now)
         due = self._find_due(store, until, pause)
-        wanted = [*(missed.tick for missed in due.missed), *due.run]
+        older = [tick for each in due.older for tick in each.ticks]
+        wanted = [*older, *(missed.tick for missed in due.missed), *due.run]
         since = self.record.since if self.newest is None else self.newest.at
         if not self.spans.ask(wanted, due.next, self.description, since):
             return DueObservation(due=due, spans_known=False)
@@ -184,6 +190,10 @@ class ScheduleObserver:
             due,
             run=tuple(self.spans.fill(tick, self.description) for tick in due.run),
             missed=tuple(replace(m, tick=self.spans.fill(m.tick, self.description)) for m in due.missed),
+            older=tuple(
+                replace(each, ticks=tuple(self.spans.fill(tick, self.description) for tick in each.ticks))
+                for each in due.older
+            ),
         )
         if not due.run:
             return DueObservation(due=due)
@@ -206,9 +216,9 @@ class ScheduleObserver:
         if not come:
             return replace(due, run=(), missed=())
         free = {tick.name for tick in come}
-        pauses = list_pauses(store, self.key, since=come[0].at)
+        pauses = list_pauses(store, self.key, since=due.older[0].first if due.older else come[0].at)
         missed = [
-            replace(each, why=_explain_missed(each, timetable, pauses, pause))
+            replace(each, why=_explain_missed(each.tick, each.why, timetable, pauses, pause))
             for each in due.missed
             if each.tick.name in free
         ]
@@ -216,7 +226,23 @@ class ScheduleObserver:
         while run and (held := _find_pause(run[0], timetable, pauses)) is not None:
             missed.append(MissedTick(tick=run.pop(0), why=format_pause(held)))
         # Those after the first that is left are looked at once it is taken.
-        return replace(due, run=tuple(run), missed=tuple(missed))
+        older = tuple(part for each in due.older for part in self._divide(each, pauses, pause))
+        return replace(due, run=tuple(run), missed=tuple(missed), older=older)
+
+    def _divide(
+        self, older: OlderTicks, pauses: Sequence[SchedulePause], pause: SchedulePause | None
+    ) -> Iterator[OlderTicks]:
+        """Older ticks by the pauses that they fell into; those that are too many to be walked through as one."""
+        timetable = self.description.timetable
+        if self._walked is None or self._walked[:2] != (timetable, older):  # they are asked for until they are recorded
+            self._walked = timetable, older, list_older(timetable, older)
+        explain = functools.partial(_explain_missed, why="", timetable=timetable, pauses=pauses, pause=pause)
+        if not (walked := self._walked[2]):
+            first, last = (explain(tick) for at in (older.first, older.last) if (tick := latest(timetable, at)))
+            yield replace(older, why=first if first == last else "")
+        for why, group in itertools.groupby(walked, explain):
+            same = tuple(group)
+            yield OlderTicks(first=same[0].at, last=same[-1].at, about=len(same), ticks=same, why=why)
 
     def _observe_running(
         self, store: Store, now: datetime, monotonic: float
@@ -312,10 +338,10 @@ def _find_pause(tick: Tick, timetable: Timetable, pauses: Sequence[SchedulePause
 
 
 def _explain_missed(
-    missed: MissedTick, timetable: Timetable, pauses: Sequence[SchedulePause], pause: SchedulePause | None
+    tick: Tick, why: str, timetable: Timetable, pauses: Sequence[SchedulePause], pause: SchedulePause | None
 ) -> str:
     """Why a tick was missed; one that came before the pause that holds now was not missed for that alone."""
-    held = _find_pause(missed.tick, timetable, pauses)
+    held = _find_pause(tick, timetable, pauses)
     if held is not None:
         return format_pause(held)
-    return missed.why if pause is None else f"it had not run when the schedule was {format_pause(pause)}"
+    return why if pause is None else f"it had not run when the schedule was {format_pause(pause)}"

@@ -232,12 +232,21 @@ def read_forecast(store: Store, key: str, now: datetime) -> Forecast:
     return make_forecast(find_schedule(store, key).timetable, list_past_runs(store, key), now)
 
 
+def explain_lost(record: TickRecord, schedule: ScheduleRecord) -> str:  # noqa: ARG001
+    """Why no run recovers a missed tick, so that it is only given up; empty where one does."""
+    if record.tick.span_unknown:
+        return "the span rule of its file has not given its span. Backfill the span that was meant, then give it up"
+    return ""
+
+
 def recovery_command(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> str:
-    """The command that recovers a tick; one without a span is recovered by a run on the newest data.
+    """The command that recovers a tick, empty where none does: without a span, a run on the newest data.
 
     One that gives each node that ingests a span of its own is recovered by a run of these; where they are not known,
     by the span of the first node, which the others are not given.
     """
+    if explain_lost(record, schedule):
+        return ""
     if record.tick.span is None:
         return file_command(schedule, "run", options=options)
     if each := schedule.source_spans(record):
@@ -252,6 +261,7 @@ def recovery_commands(
     records: Sequence[TickRecord], schedule: ScheduleRecord, options: Sequence[str] = ()
 ) -> Sequence[str]:
     """The commands that recover ticks, one for all that a backfill recovers where there are many."""
+    records = [record for record in records if not explain_lost(record, schedule)]
     every = list(dict.fromkeys(recovery_command(record, schedule, options) for record in records))
     if len(every) <= _FEW_COMMANDS or not schedule.ingests:
         return every

@@ -48,7 +48,8 @@ class ScheduleRecord:
 
     def source_spans(self, record: TickRecord) -> dict[str, int]:
         """The span of each node, as `ticks.source_spans` says; empty also where a tick stands for several."""
-        return source_spans(self.timetable, record.tick) if len(record.spans) == 1 else {}
+        alone = record.end is None or (record.end.first_at is None and record.end.first_span is None)
+        return source_spans(self.timetable, record.tick) if alone and record.spans else {}
 
     def backfills(self, record: TickRecord) -> bool:
         """Whether a backfill recovers a tick: it has a span, and it is the same for all nodes that ingest."""

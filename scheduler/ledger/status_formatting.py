@@ -26,6 +26,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     ExplainedTick,
     ScheduleStatus,
     acknowledge_commands,
+    explain_lost,
     format_closure,
     join_reasons,
     list_problems,
@@ -78,17 +79,36 @@ def format_missed(missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]],
         lines = [f"{schedule.key}: {count_missed(len(left))}"]
         lines.append(format_table(("TICK", "SPAN", "OUTCOME", "WHY"), rows))
         if left:
-            lines += ["Recover them:", *(f"  {command}" for command in recovery_commands(left, schedule, options))]
-            lines += ["Or give them up:", *(f"  {c}" for c in acknowledge_commands(left, schedule, options))]
+            commands = recovery_commands(left, schedule, options)
+            lines += ["Recover them:", *(f"  {command}" for command in commands)] if commands else []
+            lines += format_lost([(schedule, record) for record in left])
+            lines += [
+                "Or give them up:" if commands else "Give them up:",
+                *(f"  {c}" for c in acknowledge_commands(left, schedule, options)),
+            ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "No ticks need backfilling."
 
 
+def format_lost(missed: Sequence[tuple[ScheduleRecord, TickRecord]]) -> list[str]:
+    """Which missed ticks no run recovers, and why."""
+    reasons: dict[str, list[str]] = {}
+    for schedule, record in missed:
+        if why := explain_lost(record, schedule):
+            reasons.setdefault(why, []).append(record.name)
+    return [f"No run recovers {_list_few(names)}: {why}." for why, names in reasons.items()]
+
+
+def _list_few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"{', '.join(names[:_FEW])}{more}"
+
+
 def format_tick_spans(record: TickRecord, calendar: Calendar) -> str:
     """The span of a tick; several where it stands for several ticks."""
-    last = format_span(record.tick.span, calendar)
-    several = bool(record.spans) and record.spans[0] != record.tick.span
-    return f"{format_span(record.spans[0], calendar)}..{last}" if several else last
+    spans: Sequence[int | None] = record.spans or [record.tick.span]
+    first, last = format_span(spans[0], calendar), format_span(spans[-1], calendar)
+    return first if first == last else f"{first}..{last}"
 
 
 def _why_missed(record: TickRecord) -> str:

@@ -58,11 +58,13 @@ class TickRecord:
         return claim_name(self.key, self.tick.name)
 
     @property
-    def spans(self) -> range:
-        """The spans that it was to run on; several where it stands for several ticks."""
+    def spans(self) -> Sequence[int]:
+        """The spans that it was to run on, ascending; several where it stands for several ticks."""
         last = self.tick.span
         if last is None:
             return range(0)
+        if self.end is not None and self.end.spans:
+            return [span for each in self.end.spans for span in range(each.first, each.last + 1)]
         first = last if self.end is None or self.end.first_span is None else self.end.first_span
         return range(first, last + 1)
 

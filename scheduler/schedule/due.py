@@ -6,6 +6,7 @@ tick never comes early: its moment, and its jitter, have passed by `now`.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,6 +19,9 @@ LISTED = 100
 
 ON_TIME_S = 60.0
 """Without a misfire grace, a tick that is later than this was missed, not merely noticed a little late."""
+
+WALKED = 2000
+"""So many older ticks are walked through, for their spans and the pauses that they fell into; no more are."""
 
 _SECOND = timedelta(seconds=1)
 _ZERO = timedelta(0)
@@ -38,6 +42,8 @@ class OlderTicks:
     first: datetime
     last: datetime
     about: int  #: how many there were, from how close the first of them stood
+    ticks: tuple[Tick, ...] = ()  #: all of them, where they were walked through
+    why: str = ""  #: why they did not run, where more is known than that they passed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +54,7 @@ class DueTicks:
     """To run, the oldest first. Several are a catch-up: each starts when the one before has ended, and until then
     nothing else is due, so start the first and ask again after its run."""
     missed: tuple[MissedTick, ...] = ()  #: all before those that run, the oldest first
-    older: OlderTicks | None = None  #: missed as well
+    older: tuple[OlderTicks, ...] = ()  #: missed as well, the oldest first
     next: Tick | None = None  #: the first that has not come yet; None after the end of the schedule
     set_back: timedelta = _ZERO  #: how far the clock stands before the last recorded tick; nothing is due until then
 
@@ -87,7 +93,15 @@ def _after_a_gap(timetable: Timetable, first: list[Tick], now: datetime, paused:
     run, missed = _choose(timetable, newest, now, paused)
     apart = (first[-1].at - first[0].at) / (len(first) - 1)
     older = OlderTicks(first=first[0].at, last=before.at, about=_round(1 + (before.at - first[0].at) / apart))
-    return DueTicks(run=run, missed=missed, older=older, next=next(ticks(timetable, newest[-1].at), None))
+    return DueTicks(run=run, missed=missed, older=(older,), next=next(ticks(timetable, newest[-1].at), None))
+
+
+def list_older(timetable: Timetable, older: OlderTicks) -> tuple[Tick, ...]:
+    """Older ticks one by one, the oldest first; none where they are more than `WALKED`."""
+    if older.about > 2 * WALKED:
+        return ()
+    found = tuple(itertools.islice(ticks(timetable, older.first - _SECOND, older.last), WALKED + 1))
+    return found if len(found) <= WALKED else ()
 
 
 def _newest_ticks(timetable: Timetable, now: datetime, count: int) -> list[Tick]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -21,6 +22,14 @@ class TickOutcome(Enum):
         return self is not TickOutcome.RAN
 
 
+@dataclass(frozen=True)
+class SpanRange:
+    """Neighbouring spans, from the first to the last."""
+
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class TickEnd:
     """How a tick ended."""
@@ -29,7 +38,24 @@ class TickEnd:
     why: str = ""  #: for people; empty when it ran
     run: int | None = None  #: number of its last run; None when it never had one
     quiet: bool = False  #: no alert is sent
-    first_span: int | None = None  #: where it stands for several ticks, the span of the first; the tick has the last
+    first_at: datetime | None = (
+        None  #: where it stands for several ticks, the moment of the first; it is the last itself
+    )
+    first_span: int | None = None  #: the span of that one
+    spans: tuple[
+        SpanRange, ...
+    ] = ()  #: those of all of them; where they were not looked up, all from the first to the last
+
+
+def join_spans(spans: Sequence[int]) -> tuple[SpanRange, ...]:
+    """Ascending spans, neighbours as one range."""
+    ranges: list[SpanRange] = []
+    for span in spans:
+        if ranges and span == ranges[-1].last + 1:
+            ranges[-1] = SpanRange(ranges[-1].first, span)
+        else:
+            ranges.append(SpanRange(span, span))
+    return tuple(ranges)
 
 
 class Closing(Enum):

@@ -116,8 +116,8 @@ def simulate(
         if going is not None and _end(plays[going]) <= now:
             going = None
         found = _before(end, find_due(timetable, since, now))
-        if found.older is not None:
-            older, since = older + found.older.about, found.older.last
+        for gap in found.older:
+            older, since = older + gap.about, gap.last
         plays += [SimulatedTick(tick=m.tick, outcome=TickOutcome.MISSED, why=m.why) for m in found.missed]
         waiting = going is not None and must_wait(found, timetable, _began(plays[going]))
         if found.run and not waiting:

@@ -23,10 +23,16 @@ class Tick:
     name: str  #: unique in its pipeline: `2026-03-08T03:00` (wall time), or `2026-03-08T08:00Z` when every hour counts
     wall: datetime = field(compare=False)
     """The time that the expression names, in the schedule's zone; in a gap it is one that no clock shows."""
-    span: int | None = None  #: None: the newest there is, or the one that a custom rule gives
+    span: int | None = None  #: None: the newest there is, unless it is `span_unknown`
     note: str = ""  #: what a change of the clock did to it
     part: str = WHOLE  #: which part of the pipeline runs
     from_scratch: bool = False  #: its run starts from no earlier model
+    ruled_by_file: bool = False  #: only the pipeline file knows its span
+
+    @property
+    def span_unknown(self) -> bool:
+        """Whether it means a certain span, and nobody has said which: not the newest there is."""
+        return self.ruled_by_file and self.span is None
 
 
 def ticks(timetable: Timetable, after: datetime, until: datetime | None = None) -> Iterator[Tick]:
@@ -104,4 +110,5 @@ def _tick(timetable: Timetable, wall: datetime, at: datetime) -> Tick:
         span=None if rule is None or isinstance(rule, CustomSpanRule) else apply_rule(rule, local),
         note=describe_clock_change(expression, zone, local, at),
         part=part_of(timetable.pipeline),
+        ruled_by_file=isinstance(rule, CustomSpanRule),
     )

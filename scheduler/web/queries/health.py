@@ -15,6 +15,7 @@ from spanwise.scheduler.ledger.holder import find_heard, listen
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedule_status import (
     ScheduleStatus,
+    explain_lost,
     file_command,
     list_problems,
     read_status,
@@ -131,9 +132,12 @@ def _is_outdone(store: Store, failed: Run, complete: Sequence[Run]) -> bool:
 
 
 def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
-    """A backfill of what was missed; where that has no span, a run on the newest data."""
+    """A backfill of what was missed; without a span, a run on the newest data; the list where no run recovers it."""
     source = schedule.source
-    missed = list_missed(store, schedule.key)
+    every = list_missed(store, schedule.key)
+    missed = [record for record in every if not explain_lost(record, schedule)]
+    if every and not missed:
+        return Remedy(command=shlex.join(["spanwise", "schedule", "missed", schedule.key]))
     if missed and all(record.tick.span is None for record in missed):
         return Remedy(command=recovery_command(missed[0], schedule), action="run", fields=(("file", source),))
     if not any(map(schedule.backfills, missed)):

@@ -9,6 +9,10 @@ from spanwise.orchestrator.errors import LoadError
 from spanwise.scheduler.daemon import span_lookup
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.daemon.span_lookup import AHEAD, SpanLookup
+from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
+from spanwise.scheduler.ledger.schedule_status import find_schedule
+from spanwise.scheduler.ledger.status_formatting import format_missed
+from spanwise.scheduler.schedule.due import WALKED
 from spanwise.scheduler.schedule.span_rule import CustomSpanRule
 from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
@@ -134,3 +138,38 @@ def test_a_tick_has_the_span_of_the_file_as_it_was_last_loaded(file, tmp_path):
     world.at(1, 0, 1)
 
     assert [(child.job.tick, child.job.span) for child in world.children] == [("2026-03-01T01:00Z", 101)]
+
+
+def test_the_spans_of_a_long_gap_are_asked_for(file, tmp_path):
+    """A run of one of them left the others: those that were summed up counted as ticks for the newest data."""
+    world = World(tmp_path, span=CustomSpanRule("rule"))
+    world.step()
+
+    for after in (300 * HOUR, HOUR / 60, HOUR / 60):
+        world.step(after)
+
+    summary, *listed = list_missed(world.records, "p")
+    assert summary.spans == list(range(24))
+    assert all(each.tick.span is not None for each in listed)
+    MissedTicks(world.records).recover("p", [listed[-1].tick.span], 1, now=NOON)
+    assert list_missed(world.records, "p")[0] == summary
+
+
+@pytest.mark.parametrize("hours", [1, 300, 5000])
+def test_a_tick_whose_span_nobody_knows_is_recovered_by_no_run(file, tmp_path, hours):
+    """It is not one for the newest data: the rule of the file failed, or so many were missed that it was not asked."""
+    file.error = "no" if hours < WALKED else ""
+    world = World(tmp_path, span=CustomSpanRule("rule"))
+    world.step()
+
+    for after in (hours * HOUR, HOUR / 60, HOUR / 60):
+        world.step(after)
+
+    unknown = [each.tick.name for each in list_missed(world.records, "p") if each.tick.span is None]
+    MissedTicks(world.records).recover("p", range(-99, 99), 1, now=NOON)
+    assert unknown
+    assert [each.tick.name for each in list_missed(world.records, "p")] == unknown
+    text = format_missed([(find_schedule(world.records, "p"), list_missed(world.records, "p"))], ())
+    assert "Recover them" not in text
+    assert f"No run recovers p@{unknown[0]}" in text
+    assert f"spanwise schedule acknowledge p --tick {unknown[0]}" in text

@@ -220,7 +220,8 @@ def test_years_of_missed_minutes_are_summed_up(catchup: Catchup) -> None:
     listed = [missed.tick.at for missed in found.missed] + [tick.at for tick in found.run]
     assert listed == [NOON - MINUTE * n for n in range(LISTED - 1, -1, -1)]
     assert len(found.run) == (100 if catchup is Catchup.ALL else 1)
-    assert found.older == OlderTicks(first=NOON - 3650 * DAY + MINUTE, last=NOON - LISTED * MINUTE, about=5_300_000)
+    (older,) = found.older
+    assert older == OlderTicks(first=NOON - 3650 * DAY + MINUTE, last=NOON - LISTED * MINUTE, about=5_300_000)
     assert found.next is not None
     assert found.next.at == NOON + MINUTE
     assert calls < 500 * LISTED, calls
@@ -233,9 +234,9 @@ def test_the_gap_that_is_just_too_long_to_list_has_one_older_tick() -> None:
     fits = find_due(table, NOON - LISTED * HOUR, NOON)
     longer = find_due(table, NOON - (LISTED + 1) * HOUR, NOON)
 
-    assert fits.older is None
+    assert fits.older == ()
     assert len(fits.missed) + len(fits.run) == LISTED
-    assert longer.older == OlderTicks(first=NOON - LISTED * HOUR, last=NOON - LISTED * HOUR, about=1)
+    assert longer.older == (OlderTicks(first=NOON - LISTED * HOUR, last=NOON - LISTED * HOUR, about=1),)
     assert len(longer.missed) + len(longer.run) == LISTED
 
 
