@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,8 +50,9 @@ from spanwise.scheduler.run.span_options import parse_span
 from spanwise.scheduler.run.superseded import close_superseded
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.part import train_nodes
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
-_FEW = 5  # spans that are named
+_FEW = 5  # ticks that are named
 _RECENT = 10  # runs from which durations are estimated
 _MOST = 100_000  # spans of a range: the hours of eleven years
 
@@ -119,9 +120,8 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             plan = plan_backfill(options, loaded.pipeline, calendar, store, sources, took)
             return _add_others(plan, store, request) if request.missed else plan, loaded
         except SpanNotFound as error:
-            missed = {span for key in list_keys(store, name) for tick in list_missed(store, key) for span in tick.spans}
-            lost = sorted(missed.intersection(spans or ())) if not node else []
-            raise SpanNotFound("\n".join([str(error), *_give_up(name, lost, calendar, request.elsewhere)])) from error
+            commands = _give_up(_missed(store, name), () if node else spans or (), request.elsewhere)
+            raise SpanNotFound("\n".join([str(error), *_format_give_up(commands)])) from error
 
 
 def _missed(store: Store, pipeline: str) -> list[tuple[ScheduleRecord, TickRecord]]:
@@ -146,7 +146,12 @@ def _add_others(plan: BackfillPlan, store: Store, request: BackfillRequest) -> B
         for ticks in (spanless, own)
     )
     return replace(
-        plan, spanless=len(spanless), runs=() if plan.targets else runs, own=own_runs, lost=tuple(format_lost(missed))
+        plan,
+        spanless=len(spanless),
+        runs=() if plan.targets else runs,
+        own=own_runs,
+        lost=tuple(format_lost(missed)),
+        give_up=tuple(_give_up(missed, plan.absent, request.elsewhere)),
     )
 
 
@@ -185,13 +190,25 @@ def _is_label(text: str, calendar: Calendar) -> bool:
     return calendar is not Calendar.NUMBER and text in (labels[0], "..".join(labels)) if labels else False
 
 
-def _give_up(pipeline: str, spans: Sequence[int], calendar: Calendar, elsewhere: Sequence[str]) -> Iterator[str]:
-    """What to do about missed ticks of spans without input."""
-    if spans:
-        yield "If the data will never come, give up the missed ticks:"
-    for span in spans[:_FEW]:
-        command = ["spanwise", "schedule", "acknowledge", pipeline, "--span", calendar.label(span)]
-        yield f"  {shlex.join([*command, '--because', 'no data', *elsewhere])}"
+def _give_up(
+    missed: Sequence[tuple[ScheduleRecord, TickRecord]], spans: Collection[int], elsewhere: Sequence[str]
+) -> list[str]:
+    """The commands that give up the missed ticks of spans without input: one that stands for several by its name."""
+    commands: dict[str, None] = {}
+    for schedule, tick in missed:
+        if not any(span in spans for span in tick.spans):
+            continue
+        alone = tick.spans[0] == tick.spans[-1]
+        label = Calendar.from_name(schedule.calendar).label(tick.spans[0])
+        what = [pipeline_of(schedule.key), "--span", label] if alone else [schedule.key, "--tick", tick.tick.name]
+        words = ["spanwise", "schedule", "acknowledge", *what, "--because", "no data", *elsewhere]
+        commands[shlex.join(words)] = None
+    return [*commands][:_FEW]
+
+
+def _format_give_up(commands: Sequence[str]) -> list[str]:
+    every = [f"  {command}" for command in commands]
+    return ["If the data will never come, give up the missed ticks:", *every] if commands else []
 
 
 def describe_left_out(request: BackfillRequest, plan: BackfillPlan, closed: Sequence[TickRecord]) -> str:
@@ -202,7 +219,7 @@ def describe_left_out(request: BackfillRequest, plan: BackfillPlan, closed: Sequ
             f"{format_count(len(closed), 'missed tick')} closed as superseded, since no window reads the span."
         )
     if request.missed:
-        lines += _give_up(plan.pipeline, plan.absent, plan.calendar, request.elsewhere)
+        lines += _format_give_up(plan.give_up)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -64,6 +64,7 @@ class BackfillPlan:
     targets: tuple[BackfillTarget, ...]  #: in the order in which they run, oldest first
     outside: tuple[int, ...] = ()  #: skipped because no window reads them
     absent: tuple[int, ...] = ()  #: skipped because they have no input
+    give_up: tuple[str, ...] = ()  #: the commands that give up the missed ticks of these
     lowered: tuple[int, ...] = ()  #: skipped because no window would read them: a higher version was ingested before
     alone: tuple[tuple[str, int], ...] = ()  #: nodes with spans, skipped because other nodes lack these
     ingest: tuple[str, ...] = ()  #: the nodes that run for each span

@@ -52,8 +52,8 @@ class MissedTicks:
         """Records that a run has recovered the missed ticks of these parts, or of all, with no other span.
 
         Returns them. A tick without a span was to run on the newest data, whichever that was, so any run of its part
-        recovers it; none recovers one whose span is not known. `is_done` says whether what else it
-        was to do is done.
+        recovers it; none recovers one whose span is not known. `is_done` says whether what else a tick was to do is
+        done.
         """
         ticks = self._read(key)
         done = {

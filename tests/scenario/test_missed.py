@@ -141,6 +141,20 @@ def test_a_span_without_data_can_be_given_up(world: World, which: str) -> None: 
     assert "acknowledged by" in world("schedule", "ticks", "days", "--since", "2024-05-01")[1]
 
 
+def test_a_tick_that_stands_for_several_can_be_given_up(world: World) -> None:  # noqa: F811
+    """One of its spans has no data: what has data is backfilled, and the command that is printed closes the tick."""
+    world.lived(3)
+    world.arrive(4)
+    scheduled(world, 5, end=TickEnd(outcome=TickOutcome.MISSED, first_span=Calendar.DAY.parse("2024-05-04")))
+
+    code, out, _ = world("backfill", "days.py", "--missed")
+    assert code == 0
+    assert world("schedule", "missed")[0] == 1
+    assert paste(world, printed(out)) == [0]
+
+    assert world("schedule", "missed")[0] == 0
+
+
 def test_a_span_that_a_person_has_refused_is_a_gap_and_not_superseded(world: World) -> None:  # noqa: F811
     """A window wants it, so its tick stays listed until the span is accepted and run, or the tick is given up."""
     world.rewrite("class Check(Component):", "class Check(Gate):")

@@ -34,6 +34,7 @@ from spanwise.scheduler.ledger.ticks import (
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -496,6 +497,22 @@ def test_a_year_of_minutes_is_not_walked(tmp_path):
     assert "about 530000 ticks" in found[-1].end.why
     assert found[-1].end.first_span == 20512
     assert len(world.children) == 1
+
+
+def test_a_tick_that_stands_for_several_has_their_spans_alone(tmp_path):
+    """No tick meant the spans of a weekend, so nobody can ingest them: a backfill of all others recovers it."""
+    world = World(tmp_path, cron="0 3 * * tue-sat")
+    world.step()
+
+    world.step(timedelta(days=200))
+
+    summary = list_missed(world.records, "p")[0]
+    spans = [tick.span for tick in ticks(Timetable("p", **world.terms), MIDNIGHT, summary.tick.at)]
+    assert summary.spans == spans
+    assert len(spans) < spans[-1] - spans[0]
+    assert MissedTicks(world.records).recover("p", spans, 1, now=world.now) == [
+        read_tick(world.records, "p", summary.tick.name)
+    ]
 
 
 def test_a_failed_run_is_tried_again_where_it_stopped(tmp_path):
