@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class ExplainedTick:
     tick: Tick
     outcome: str  #: an outcome, or open, waiting, not taken
     why: str
-    record: TickRecord | None = None  #: None: nobody has taken it
+    record: TickRecord | None = None  #: None: nobody has taken it, or another stands for it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +121,11 @@ def explain_ticks(
     every = sorted({**came, **{name: record.tick for name, record in taken.items()}}.values(), key=lambda t: t.at)
     pauses = list_pauses(store, key, since=since)
     newest = max((record.tick.at for record in taken.values()), default=None)
+    summaries = [record for record in taken.values() if record.end is not None and record.end.first_at is not None]
     return [
         _explain_taken(store, record)
         if (record := taken.get(tick.name)) is not None
-        else _explain_untaken(tick, timetable, schedule, pauses, newest, now)
+        else _explain_summed(tick, store, summaries) or _explain_untaken(tick, timetable, schedule, pauses, newest, now)
         for tick in every
     ]
 
@@ -136,6 +137,17 @@ def _past_ticks(timetable: Timetable, since: datetime, now: datetime) -> Sequenc
         found.append(tick)
         tick = latest(timetable, tick.at - timedelta(seconds=1))
     return found
+
+
+def _explain_summed(tick: Tick, store: Store, summaries: Sequence[TickRecord]) -> ExplainedTick | None:
+    """What became of a tick for which another stands, of a long gap; None where none does."""
+    for record in summaries:
+        assert record.end is not None
+        assert record.end.first_at is not None
+        if record.end.first_at <= tick.at < record.tick.at:
+            explained = _explain_taken(store, record)
+            return replace(explained, tick=tick, why=f"{record.tick.name} stands for it: {explained.why}", record=None)
+    return None
 
 
 def _explain_untaken(

@@ -48,7 +48,7 @@ _FEW = 3  # ticks that nobody took, up to which each has a line of its own
 
 
 def format_past_ticks(ticks: Sequence[ExplainedTick], timetable: Timetable, calendar: Calendar) -> str:
-    """Past ticks as a table, times in the schedule's zone; those nobody took for one reason share a line."""
+    """Past ticks as a table, times in the schedule's zone; those without a record share a line for each reason."""
     if not ticks:
         return f"{timetable.pipeline} had no tick in that time."
     rows = []

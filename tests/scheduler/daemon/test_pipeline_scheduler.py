@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.process import Identity
@@ -21,7 +22,9 @@ from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, mark_ended, read_scheduler, register
 from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
 from spanwise.scheduler.ledger.pauses import pause_schedule
-from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.schedule_status import explain_ticks
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, read_schedule
+from spanwise.scheduler.ledger.status_formatting import format_past_ticks
 from spanwise.scheduler.ledger.ticks import (
     OverrunCause,
     attempt_claim,
@@ -669,6 +672,44 @@ def test_ticks_in_a_pause_are_missed_and_nobody_is_told(world):
     assert world.outcomes == {1: "missed", 2: "missed", 3: "open"}
     assert world.told == []
     assert [e.end.why for e in list_missed(world.records, "p")] == ["paused by ann: new disks"] * 2
+
+
+@pytest.mark.parametrize("away", [50 * HOUR, 300 * HOUR, 300 * 24 * HOUR])
+def test_a_long_pause_is_as_quiet_as_a_short_one(world, away):
+    """The tick that stands for the older ones names the pause too."""
+    pause_schedule(world.records, "p", who="ann", why="disks", now=world.now)
+
+    world.step(away)
+
+    missed = list_missed(world.records, "p")
+    assert all(each.end.why.startswith("paused by ann: disks") for each in missed)
+    assert world.told == []
+
+
+def test_ticks_that_were_missed_before_a_pause_are_told(world):
+    """They have a tick of their own that stands for them, and it does not blame the pause."""
+    pause_schedule(world.records, "p", who="ann", why="disks", now=world.now + 100 * HOUR)
+
+    world.step(300 * HOUR)
+
+    before, within, *_ = list_missed(world.records, "p")
+    assert before.end.why.startswith("it had not run when the schedule was paused by ann: disks; 100 ticks from ")
+    assert within.end.why.startswith("paused by ann: disks; 100 ticks from ")
+    assert world.told == [("missed", "p: 100 ticks missed")]
+
+
+def test_a_tick_for_which_another_stands_is_said_to_be_missed(world):
+    """It came, and nobody took it, for it was summed up: it is no tick that the schedule did not have."""
+    begin = world.now
+
+    world.step(300 * HOUR)
+
+    known = read_schedule(world.records, "p")
+    every = explain_ticks(world.records, known.timetable, known, begin, world.now)
+    summary = list_missed(world.records, "p")[0].tick
+    assert {each.outcome for each in every[:-1]} == {"missed"}
+    assert every[0].why.startswith(f"{summary.name} stands for it: 200 ticks from ")
+    assert len(format_past_ticks(every, known.timetable, Calendar.DAY).splitlines()) == 1 + 1 + 1 + 100
 
 
 def test_a_run_that_stands_still_is_told_once(tmp_path):
