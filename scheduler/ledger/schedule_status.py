@@ -244,10 +244,14 @@ def read_forecast(store: Store, key: str, now: datetime) -> Forecast:
     return make_forecast(find_schedule(store, key).timetable, list_past_runs(store, key), now)
 
 
-def explain_lost(record: TickRecord, schedule: ScheduleRecord) -> str:  # noqa: ARG001
+def explain_lost(record: TickRecord, schedule: ScheduleRecord) -> str:
     """Why no run recovers a missed tick, so that it is only given up; empty where one does."""
     if record.tick.span_unknown:
         return "the span rule of its file has not given its span. Backfill the span that was meant, then give it up"
+    if schedule.renamed:
+        return (
+            f"in place of {pipeline_of(schedule.key)!r}, its file has {schedule.renamed!r} now, whose runs are others"
+        )
     return ""
 
 

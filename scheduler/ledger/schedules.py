@@ -39,6 +39,7 @@ class ScheduleRecord:
     nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     replaced: bool = False  #: the pipeline has another schedule now, or its file none of it
+    renamed: str = ""  #: the pipeline that its file has in its place
     created: datetime | None = field(default=None, compare=False)  #: when this was written
 
     @property
@@ -100,7 +101,15 @@ def retire_schedule(store: Store, key: str) -> None:
     """Records that a schedule is over, since its file no longer has it; loaded again, it counts from then."""
     known = read_schedule(store, key)
     if known is not None and not known.replaced:
-        store.amend(_claim(replace(known, replaced=True)))
+        store.amend(_claim(replace(known, replaced=True, renamed=_find_renamed(store, known))))
+
+
+def _find_renamed(store: Store, known: ScheduleRecord) -> str:
+    """The pipeline that the file has where it had the one of this schedule: who runs the file, runs that one."""
+    pipeline = pipeline_of(known.key)
+    others = (read_schedule(store, key) for key in list_schedules(store) if pipeline_of(key) != pipeline)
+    there = (each for each in others if each is not None and not each.replaced and each.source == known.source)
+    return next((pipeline_of(each.key) for each in there), "")
 
 
 def _note_parts(store: Store, loaded: ScheduleRecord) -> None:

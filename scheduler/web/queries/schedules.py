@@ -23,7 +23,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     read_forecast,
     recovery_commands,
 )
-from spanwise.scheduler.ledger.status_formatting import format_tick_spans
+from spanwise.scheduler.ledger.status_formatting import format_lost, format_tick_spans
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.forecast import format_forecast
@@ -54,6 +54,7 @@ class ScheduleView:
     missed: Sequence[TickRecord]  #: the newest of them
     missed_spans: str  #: of all, from the first to the last, as a form takes them; empty where none has one
     recover: Sequence[str]
+    lost: Sequence[str]  #: which of them no run recovers, and why
     acknowledge: Sequence[str]
     forecast: Mapping[str, str]
 
@@ -88,6 +89,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
         missed=missed[-_MOST_PAST:],
         missed_spans=f"{calendar.label(min(spans))}..{calendar.label(max(spans))}" if spans else "",
         recover=recovery_commands(missed, schedule) if missed else [],
+        lost=format_lost([(schedule, record) for record in missed]),
         acknowledge=acknowledge_commands(missed, schedule) if missed else [],
         forecast=site.memo.get(key, lambda: format_forecast(read_forecast(site.store, schedule.key, now)), for_s=60.0),
     )

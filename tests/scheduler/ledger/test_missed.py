@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import MemoryStore, Store
 from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, list_abnormal, list_missed, select_missed
 from spanwise.scheduler.ledger.schedule_status import explain_ticks, find_schedule, read_status, recovery_command
-from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, put_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, put_schedule, retire_schedule
+from spanwise.scheduler.ledger.status_formatting import format_missed
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_tick
 from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
@@ -135,6 +137,26 @@ def test_missed_ticks_are_selected_by_span_or_by_name(store: Store) -> None:
     for record, is_what in zip(records[1:], ["ran", "it was acknowledged", "it has not ended"], strict=True):
         with pytest.raises(UsageError, match=f"The tick {record.name} is no missed tick: {is_what}"):
             select_missed(store, ["p"], tick=record.tick.name)
+
+
+@pytest.mark.parametrize("place", ["/a/p.py", "/a/p.py:other"])
+def test_a_tick_of_a_pipeline_that_was_renamed_can_only_be_given_up(store: Store, place: str) -> None:
+    """The command that ran its file ran the new pipeline, and the tick stayed missed; where both are there, it helps."""
+    known = ScheduleRecord(timetable=Timetable("p", cron="0 3 * * *"), since=THREE, source="/a/p.py")
+    put_schedule(store, known)
+    tick = take(store, 1)
+    put_schedule(store, replace(known, timetable=Timetable("q", cron="0 3 * * *"), source=place))
+    retire_schedule(store, "p")
+
+    text = format_missed([(find_schedule(store, "p"), [tick])], ())
+
+    renamed = place == known.source
+    assert ("Recover them" in text) is not renamed
+    why = "in place of 'p', its file has 'q' now, whose runs are others"
+    assert (f"No run recovers p@2026-03-02T03:00: {why}." in text) is renamed
+    assert "spanwise schedule acknowledge p --span 1" in text
+    put_schedule(store, known)
+    assert recovery_command(tick, find_schedule(store, "p")) == "spanwise backfill /a/p.py --span 1"
 
 
 def test_ticks_of_a_schedule_that_was_replaced_are_listed_until_they_are_closed(store: Store) -> None:
