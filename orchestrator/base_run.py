@@ -17,7 +17,7 @@ from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.driver import format_choice, histories_of, is_on_disk
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
-from spanwise.orchestrator.history import Withheld
+from spanwise.orchestrator.history import History, Withheld
 from spanwise.orchestrator.history import span_of as span_of_artifact
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
 from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger
@@ -105,8 +105,10 @@ class _Search:
             )
         if not (self._request.force_base or base.replay):  # what a replay may see never changes
             outdated = self._newest.find_outdated(selection.run, base, chosen)
+            candidate = _Candidate(base, chosen, outdated)
             if outdated:
-                raise UsageError(self._refuse(selection, _Candidate(base, chosen, outdated)))
+                raise UsageError(self._refuse(selection, candidate))
+            self._refuse_learned(selection, candidate)
         return _supply(base, chosen, left_out)
 
     def find(self, selection: Selection) -> BaseRun:
@@ -118,6 +120,7 @@ class _Search:
             return self._find_behind(left_out)
         found, newest = self._first_current(selection)
         if found is not None:
+            self._refuse_learned(selection, found)
             return _supply(found.run, found.executions, left_out)
         if newest is not None:
             raise UsageError(self._refuse(selection, newest))
@@ -160,40 +163,59 @@ class _Search:
 
     def _refuse_withheld(self, candidate: _Candidate) -> None:
         """Refuses a run that has read, or whose models have learned, what was refused since: it must not go further."""
-        made = [
-            artifact
-            for name, execution in candidate.executions.items()
-            if isinstance(self._pipeline.nodes.get(name), Component)
-            for artifact in itertools.chain(*execution.outputs.values())
-        ]
-        models = [artifact for artifact in made if artifact.kind == Model.kind]
-        for name, execution in candidate.executions.items():
-            node = self._pipeline.nodes.get(name)
-            if not isinstance(node, Resolver):
-                continue
-            for key, history in histories_of(self._store, candidate.run, node, {}, self._pipeline.scopes[name]).items():
-                for artifact in execution.outputs.get(key, ()):
+        for name, histories in self._histories(candidate):
+            for key, history in histories.items():
+                for artifact in candidate.executions[name].outputs.get(key, ()):
                     if (withheld := history.objection(artifact)) is not None:
                         self._refuse_choice(candidate.run, name, artifact, withheld)
-                for model in models:
-                    if (withheld := history.find_refused(model)) is not None:
-                        self._refuse_model(candidate.run, model, withheld)
+        if (found := self._find_learned(candidate, candidate.executions)) is not None:
+            raise UsageError(f"This part of {self._pipeline.name!r} would read {_describe_learned(candidate, *found)}")
+
+    def _refuse_learned(self, selection: Selection, candidate: _Candidate) -> None:
+        """Refuses a run of which the part reads a model that has learned through its base what was refused since.
+
+        Where the model has read it itself, the window would choose otherwise now, so that the run is out of date.
+        """
+        found = self._find_learned(candidate, _nodes_read(self._pipeline, selection.run))
+        if found is None:
+            return
+        what = f"This part of {self._pipeline.name!r} would read"
+        insist = f"Or read run {candidate.run.number} all the same"
+        if self._request.trigger is Trigger.RESUME:
+            what = f"Run {candidate.run.name} cannot be resumed, because the rest of it would read"
+            insist = "Or resume it with what it has read"
+        raise UsageError(f"{what} {_describe_learned(candidate, *found)}{self._insist(insist, selection, candidate)}")
+
+    def _find_learned(self, candidate: _Candidate, nodes: Iterable[str]) -> tuple[Artifact, Withheld] | None:
+        """A model that one of these nodes has made in a run, and what it has learned that was refused since."""
+        models = [
+            artifact
+            for name in nodes
+            if name in candidate.executions and isinstance(self._pipeline.nodes.get(name), Component)
+            for artifact in itertools.chain(*candidate.executions[name].outputs.values())
+            if artifact.kind == Model.kind
+        ]
+        if not models:
+            return None
+        for _, histories in self._histories(candidate):
+            for history, model in itertools.product(histories.values(), models):
+                if (withheld := history.find_refused(model)) is not None:
+                    return model, withheld
+        return None
+
+    def _histories(self, candidate: _Candidate) -> Iterator[tuple[str, Mapping[str, History]]]:
+        """What each resolver of a run would choose from now, or would at the time of a replay."""
+        run = replace(candidate.run, as_of=self._as_of, replay=self._request.replay)
+        for name in candidate.executions:
+            node = self._pipeline.nodes.get(name)
+            if isinstance(node, Resolver):
+                yield name, histories_of(self._store, run, node, {}, self._pipeline.scopes[name])
 
     def _refuse_choice(self, run: Run, resolver: str, artifact: Artifact, withheld: Withheld) -> Never:
         raise UsageError(
             f"This part of {self._pipeline.name!r} would read run {run.number}, in which {resolver} chose "
             f"{format_choice((artifact,), run)}, which does not count any more: {withheld}.\n"
             f"Learn without it:  {self._command(self._pipeline.select(first=(resolver,)))}"
-        )
-
-    def _refuse_model(self, run: Run, model: Artifact, withheld: Withheld) -> Never:
-        counted = Calendar.from_name(withheld.artifact.properties.get("calendar") or run.calendar)
-        span = counted.label(span_of_artifact(withheld.artifact))
-        tainted = shlex.join(["spanwise", "tainted", self._pipeline.name, "--span", span])
-        raise UsageError(
-            f"This part of {self._pipeline.name!r} would read run {run.number}, whose {model.name} learned from "
-            f"{format_choice((withheld.artifact,), run)} through the model that it was trained on from, which does not "
-            f"count any more: {withheld}.\nSee how to train without it:  {tainted}"
         )
 
     def _first_current(self, selection: Selection) -> tuple[_Candidate | None, _Candidate | None]:
@@ -309,6 +331,31 @@ def _supply(run: Run, executions: Mapping[str, Execution], left_out: set[str]) -
 
 def _left_out(selection: Selection) -> set[str]:
     return {*selection.required, *selection.optional}
+
+
+def _nodes_read(pipeline: Pipeline, part: Iterable[str]) -> list[str]:
+    """The nodes upstream of a part, as far as no resolver chooses in between."""
+    part = set(part)
+    seen, todo = set(part), list(part)
+    while todo:
+        name = todo.pop()
+        if not isinstance(pipeline.nodes[name], Resolver):
+            new = {channel.node for channel in _channels_of_run(pipeline, name)} - seen
+            seen |= new
+            todo += new
+    return [name for name in pipeline.order if name in seen - part]
+
+
+def _describe_learned(candidate: _Candidate, model: Artifact, withheld: Withheld) -> str:
+    """The model of a run that has learned what was refused, and the command that says how to train without that."""
+    counted = Calendar.from_name(withheld.artifact.properties.get("calendar") or candidate.run.calendar)
+    span = counted.label(span_of_artifact(withheld.artifact))
+    tainted = shlex.join(["spanwise", "tainted", candidate.run.pipeline, "--span", span])
+    return (
+        f"run {candidate.run.number}, whose {model.name} learned from "
+        f"{format_choice((withheld.artifact,), candidate.run)} through the model that it was trained on from, which "
+        f"does not count any more: {withheld}.\nSee how to train without it:  {tainted}"
+    )
 
 
 def _channels_of_run(pipeline: Pipeline, node: str) -> list[Channel]:

@@ -1,5 +1,7 @@
 """What people say while work is under way or waits: a backfill that is resumed and a part that pushes heed it."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from spanwise.orchestrator.base_run import find_base_run
@@ -73,6 +75,12 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, window, before, learn, Pusher(model=learn["model"], destination="serving")])
 """
 
+TELL = """class Tell(Component):
+    def run(self, model: Input[Model], destination: str, report: Output[Report]) -> None:
+        (report.path / "text").write_text(model.name)
+
+def flow"""
+
 
 @pytest.mark.parametrize("parallel", [[], ["--parallel", "2"]], ids=["alone", "parallel"])
 @pytest.mark.parametrize(
@@ -130,3 +138,41 @@ def test_a_part_does_not_read_what_a_refused_span_was_learned_into_through_a_bas
             "flow/Learn/model/1",
             "flow/Learn/model/2",
         ]
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+@pytest.mark.parametrize("words", [["resume", "flow/2"], ["run", "flow.py", "--only", "Pusher"]], ids=["resume", "run"])
+def test_a_run_pushes_nothing_that_a_refused_span_was_learned_into_unless_its_base_run_is_named(
+    tmp_path, monkeypatch, capsys, words, refused
+):
+    """The same for span 1, which the second model learned through its base, as for span 2, which it read itself."""
+    bench = CommandLine(tmp_path, monkeypatch, WARM)
+    for span in (1, 2):
+        bench.arrive(span, "a")
+    assert bench("run", "flow.py", "--span", "1", "--skip", "Pusher") == 0
+    (tmp_path / "serving").write_text("a file, so that the push fails")
+    assert bench("run", "flow.py", "--span", "2") == 1
+    (tmp_path / "serving").unlink()
+    assert bench("refuse", "flow.py", "--span", str(refused), "--because", "wrong unit") == 0
+
+    capsys.readouterr()
+    assert bench(*words) == 2
+    assert not (tmp_path / "serving").exists()
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert ("learned from 1 v1 through the model that it was trained on from" in lines[0]) == (refused == 1)
+    assert lines[-2].startswith("See how to train without it:  spanwise tainted flow --span 1") == (refused == 1)
+    assert bench(*lines[-1].partition("  spanwise ")[2].split()) == 0
+    assert (tmp_path / "serving").exists()
+
+
+def test_a_replay_of_a_time_before_a_refusal_reads_the_model_as_it_was_then(tmp_path, monkeypatch):
+    """What was learned through a base, as what was read, was not refused by then."""
+    bench = CommandLine(tmp_path, monkeypatch, WARM.replace("Pusher(model", "Tell(model").replace("def flow", TELL))
+    for span in (1, 2):
+        bench.arrive(span, "a")
+        assert bench("run", "flow.py", "--span", str(span)) == 0
+    then = datetime.now(UTC).isoformat()
+    assert bench("refuse", "flow.py", "--span", "1", "--because", "wrong unit") == 0
+
+    assert bench("run", "flow.py", "--only", "Tell") == 2
+    assert bench("run", "flow.py", "--only", "Tell", "--as-of", then) == 0
