@@ -18,13 +18,14 @@ from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import OutsideKey, outside_key
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
+from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, identity_of, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import describe_way_round, recreate_command
 from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
-from spanwise.orchestrator.run import Execution, Run, Trigger, quote_pipeline
+from spanwise.orchestrator.run import Execution, Run, quote_pipeline
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.span_resolver import SpanResolver
@@ -86,7 +87,7 @@ def drive(
         outputs = choose(node, histories)
         chosen, history = tuple(itertools.chain(*outputs.values())), histories[node.source.key]
         if isinstance(node, SpanResolver):
-            own = node.source.node in run.nodes or run.trigger is Trigger.RESUME  # else its base run gave it
+            own = node.source.node in attempted_nodes(store, run)  # else its base run gave it
             check_given(node, node, history if own else replace(history, mine=()))
         why = node.why(history, chosen)
         choices = [format_choice(found, run) for found in outputs.values()]

@@ -1,5 +1,6 @@
 """What people say while work is under way or waits: a backfill that is resumed and a part that pushes heed it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -8,6 +9,9 @@ from spanwise.orchestrator.base_run import find_base_run
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.run_request import RunRequest
+from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
+from spanwise.scheduler.daemon.scheduled_run import _run as run_job
+from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import load
 from spanwise.scheduler.schedule.division import PartStart
 from spanwise.scheduler.schedule.part import nodes_behind, select_part
@@ -73,6 +77,18 @@ def flow() -> Pipeline:
     before = Latest(past("Learn", "model", Model), name="Before")
     learn = Learn(examples=window["examples"], base=before["model"])
     return Pipeline("flow", [ingest, check, window, before, learn, Pusher(model=learn["model"], destination="serving")])
+"""
+
+WIDE = f"""{HEAD}
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+
+def flow() -> Pipeline:
+    ingest = Listed(lake="lake", name="Ingest")
+    check = Check(examples=ingest["examples"])
+    window = RollingWindow(check["examples"], size=4, since=1, missing=1, name="Window")
+    return Pipeline("flow", [ingest, check, window, Learn(examples=window["examples"])])
 """
 
 TELL = """class Tell(Component):
@@ -176,3 +192,26 @@ def test_a_replay_of_a_time_before_a_refusal_reads_the_model_as_it_was_then(tmp_
 
     assert bench("run", "flow.py", "--only", "Tell") == 2
     assert bench("run", "flow.py", "--only", "Tell", "--as-of", then) == 0
+
+
+@pytest.mark.parametrize("how", ["resume", "retry"])
+def test_what_goes_on_with_a_run_does_not_leave_out_the_span_of_it_that_was_refused_since(
+    tmp_path, monkeypatch, capsys, how
+):
+    """A person that resumes it, and the scheduler that tries the tick again: trained without its span, it had run."""
+    bench = CommandLine(tmp_path, monkeypatch, WIDE)
+    for span in (1, 2, 3, 4):
+        bench.arrive(span, "a")
+    assert bench("run", "flow.py", "--span", "1") == 0
+    known = settings.read(config=None, root=None)
+    tick = ScheduledJob(source="flow.py", pipeline="flow", tick="4", span=4, attempt=1, root=str(known.place))
+    assert run_job(tick, known) == 1  # spans 2 and 3 are missing
+    for span in (2, 3):
+        assert bench("run", "flow.py", "--span", str(span), "--to", "Check") == 0
+    assert bench("refuse", "flow.py", "--span", "4", "--because", "wrong unit") == 0
+
+    capsys.readouterr()
+    code = bench("resume", "flow/2") if how == "resume" else run_job(replace(tick, attempt=2, base=2), known)
+    assert code == 1
+    said = capsys.readouterr().out
+    assert "Window would leave out span 4, but Ingest gave flow/Ingest/examples/4/1 in this run: refused by" in said
