@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.run import Run, State, Trigger, go_to
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
@@ -125,10 +126,10 @@ def _is_outdone(store: Store, failed: Run, complete: Sequence[Run]) -> bool:
     wanted = set(failed.nodes)
     if any(not (set(run.nodes) <= wanted or wanted.isdisjoint(run.nodes)) for run in later):
         return True
-    since = {node for run in later for node in run.nodes}
-    if not later or not set(failed.nodes[-1:]) <= since:  # most often, and nothing is read
-        return False
-    return wanted <= since or wanted <= since | {e.node for e in store.executions(failed) if e.state.succeeded}
+    since = {node for run in later for node in attempted_nodes(store, run)}
+    if not later or wanted <= since:
+        return bool(later)
+    return wanted <= since | {e.node for e in store.executions(failed) if e.state.succeeded}
 
 
 def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:

@@ -518,3 +518,21 @@ def test_a_pipeline_is_failing_until_what_has_failed_succeeds(past, page):
     assert health(every[2:], trigger=Trigger.PUSH) == "not scheduled"
     assert health(every, state=State.FAILED) == "failing"
     assert health((*every[:2], "Deploy")) == "not scheduled"
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        [(Trigger.MANUAL, ""), (Trigger.RESUME, "flights/1"), (Trigger.RESUME, "flights/2")],
+        [(Trigger.SCHEDULE, "2026-03-01")] * 3,
+    ],
+    ids=["resumed", "retried"],
+)
+def test_what_continues_a_failed_run_has_succeeded_in_it(past, page, begun):
+    """Of two last nodes, it does only the one that failed: the page proposed to resume what had been resumed."""
+    for before, (trigger, cause) in enumerate(begun):
+        past.begin(nodes=("Serve",) if before else ("ExampleGen", "Serve", "Tell"))
+        state = State.FAILED if before < 2 else State.COMPLETE
+        past.store.update_run(replace(past.run, trigger=trigger, cause=cause, base=before or None, state=state))
+
+    assert page("/api/pipelines").json()[0]["health"] == "not scheduled"
