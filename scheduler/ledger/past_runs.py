@@ -6,6 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s
@@ -18,8 +19,9 @@ from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, parse_cause, p
 def list_past_runs(store: Store, key: str, limit: int = HISTORY, *, nodes: bool = True) -> list[PastRun]:
     """The last complete runs of the whole pipeline, newest first; without `nodes`, for speed, only what each took.
 
-    Partial runs, those that ingest for a backfill included, and those that failed or were ended, are left out: they say
-    little of how long a run takes. Where the parts of a pipeline are scheduled, it is those of the part.
+    Partial runs, those that ingest for a backfill or do the rest of a failed run included, and those that failed or
+    were ended, are left out: they say little of how long a run takes. Where the parts of a pipeline are scheduled, it
+    is those of the part.
     """
     newest = list(itertools.islice(store.runs(pipeline_of(key)), 3 * limit))
     recent = [run for run in newest if _counts(run, key)]
@@ -27,7 +29,7 @@ def list_past_runs(store: Store, key: str, limit: int = HISTORY, *, nodes: bool 
     if len(newest) == 3 * limit and len(scheduled) < limit:  # others have crowded them out; a tick takes ten questions
         scheduled = [run for run in _list_scheduled(store, key, limit) if _counts(run, key)]
     found = sorted({run.number: run for run in (*recent, *scheduled)}.values(), key=lambda run: -run.number)
-    whole = set((scheduled or _list_widest(found) or [Run(pipeline=pipeline_of(key))])[0].nodes)
+    whole = attempted_nodes(store, (scheduled or _list_widest(found) or [Run(pipeline=pipeline_of(key))])[0])
     same = [run for run in found if set(run.nodes) == whole][:limit]
     by_run: dict[str, list[Execution]] = defaultdict(list)
     for execution in store.executions_of(same) if nodes else ():

@@ -19,6 +19,7 @@ from spanwise.scheduler.schedule.forecast import (
     shortest_interval,
 )
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.schedule_key import format_cause
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -244,6 +245,23 @@ def test_runs_that_ingest_for_a_backfill_do_not_hide_the_runs_of_the_schedule() 
     found = list_past_runs(store, "flights")
 
     assert [each.started for each in found] == [NOW - day * DAY for day in (401, 402)]
+
+
+def test_a_retry_that_does_the_rest_of_a_part_is_not_taken_for_the_part() -> None:
+    """The node that had failed took five seconds, and the part was said to take these."""
+    store = MemoryStore()
+    nodes = ("Window", "Prepare", "Learn")
+    for day, tick, ran, took_s, state in [
+        (3, "a", nodes, 600, State.COMPLETE),
+        (2, "b", nodes, 595, State.FAILED),
+        (1, "b", nodes[-1:], 5, State.COMPLETE),
+    ]:
+        at, base = NOW - day * DAY, 2 if ran == nodes[-1:] else None
+        cause = format_cause("flights:train", tick)
+        wanted = Run(pipeline="flights", trigger=Trigger.SCHEDULE, cause=cause, nodes=ran, base=base, started=at)
+        store.update_run(replace(store.begin_run(wanted), state=state, ended=at + timedelta(seconds=took_s)))
+
+    assert [each.took_s for each in list_past_runs(store, "flights:train")] == [600.0]
 
 
 def test_the_runs_of_a_schedule_are_found_without_asking_about_each_tick() -> None:
