@@ -64,7 +64,7 @@ def explain(store: Store, run: Run, node: str) -> Explanation:
     """Explains the last attempt at a node of a run.
 
     It is compared with the newest earlier run that succeeded at the node; if none did, with the newest that tried.
-    What a base run has supplied is compared as it was executed there.
+    What a base run has supplied is compared as it was executed there. An ordinary run is compared with ordinary ones.
 
     Raises:
         NotRecorded: the run has no such node, or has not reached it.
@@ -101,6 +101,8 @@ def compare_keys(before: Execution, after: Execution, calendar: Calendar) -> Ite
 def _earlier(store: Store, run: Run, node: str) -> Execution | None:
     tried = None
     for earlier in itertools.islice(store.runs(run.pipeline, before=run.number), LOOK_BACK):
+        if run.ordinary and not earlier.ordinary:
+            continue
         found = next((e for e in reversed(store.executions(earlier)) if e.node == node), None)
         if found is not None and found.state.succeeded:
             return found

@@ -1,5 +1,7 @@
 """Why a node was done or reused, and what of its key had changed, in the words of who wrote the pipeline."""
 
+from dataclasses import replace
+
 import pytest
 
 from spanwise.orchestrator import Examples, Execution, NotRecorded, State
@@ -90,6 +92,21 @@ def test_it_is_compared_with_the_newest_run_that_finished_the_node(past, counted
 
     assert found.before.run == first.number
     assert "Changed since flights/1 (complete" in why.format_explanation(found)
+
+
+def test_an_ordinary_run_is_not_compared_with_a_replay(past, counted):
+    """It reuses nothing of one, whose key says that it is one; the next replay is compared with it."""
+    first = counted([])
+    replay = counted([], replay="yes")
+    past.store.update_run(replace(replay, replay=True))
+    again = counted([], replay="yes")
+    past.store.update_run(replace(again, replay=True))
+    run = counted([], code="mended")
+
+    found = [why.explain(past.store, past.store.run("flights", each.number), "Count") for each in (again, run)]
+
+    assert [explanation.before.run for explanation in found] == [replay.number, first.number]
+    assert [str(change) for change in found[1].changes] == ["code of Count changed"]
 
 
 def test_where_none_has_finished_it_is_compared_with_the_newest_that_tried(past, counted):
