@@ -76,20 +76,50 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
     return indices
 
 
-def chances(values: object, rows: int, classes: int, given: pa.Table | None = None) -> Floats:
+def chances(values: object, rows: int, classes: Sequence[str | int], given: pa.Table | None = None) -> Floats:
     """The result of `predict_fn`, called with the table `given`, as one number for each row and class.
 
+    Columns that are named as the classes are theirs; those of an array, or with numbers for names, are in order.
+
     Raises:
-        ParameterError: it has another number of values, or values that are not numbers.
+        ParameterError: it has another number of values, values that are not numbers, or columns of unknown classes.
     """
     refuse_other_order("predict_fn", values, given)
     array = _as_array(values)
-    if array.shape != (rows, classes):
+    if array.shape != (rows, len(classes)):
         raise ParameterError(
-            f"predict_fn returned an array of shape {array.shape} for {rows} rows and {classes} classes; expected one "
-            "number for each row and class, for example model.predict_proba(x), in the order of classes."
+            f"predict_fn returned an array of shape {array.shape} for {rows} rows and {len(classes)} classes; expected "
+            "one number for each row and class, for example model.predict_proba(x), in the order of classes."
         )
-    return _floats("predict_fn", array)
+    return _floats("predict_fn", array[:, _places_of_classes(values, classes)])
+
+
+def _places_of_classes(values: object, classes: Sequence[str | int]) -> list[int]:
+    """The column of each class.
+
+    Raises:
+        ParameterError: the names of the columns say something, but not this.
+    """
+    in_order = list(range(len(classes)))
+    named = values.schema.names if isinstance(values, pa.RecordBatch | pa.Table) else getattr(values, "columns", None)
+    if named is None:
+        return in_order
+    columns, wanted = [str(name) for name in named], [str(name) for name in classes]
+    if columns == wanted:
+        return in_order
+    numbers = [str(place) for place in in_order]
+    if columns != numbers and sorted(columns) == sorted(wanted) and len(set(wanted)) == len(wanted):
+        return [columns.index(name) for name in wanted]
+    prefix = columns[0].removesuffix("0")
+    is_numbered = columns == [prefix + number for number in numbers]
+    # numbers say nothing, unless they may be those of classes in another order
+    if not any(columns) or (is_numbered and (wanted == numbers or sorted(wanted) != sorted(numbers))):
+        return in_order
+    raise ParameterError(
+        f"predict_fn returned the columns {', '.join(map(repr, columns))} for the classes "
+        f"{', '.join(map(repr, classes))}, so it is unknown which column is of which class; name them as the classes, "
+        "or return an array without names, such as model.predict_proba(x), in the order of classes."
+    )
 
 
 def columns(

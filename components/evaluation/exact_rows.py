@@ -135,7 +135,7 @@ def _predict_scores(
         try:
             output = spec.predict_fn(folder, table)
             if spec.classes:
-                chances = predictions.chances(output, len(labels), len(spec.classes), table)
+                chances = predictions.chances(output, len(labels), spec.classes, table)
                 scored = np.isfinite(chances).all(axis=1)
                 scores[model] = np.where(scored, chances[np.arange(len(labels)), labels.astype(np.int64)], np.nan)
                 chosen[model] = np.where(scored, chances.argmax(axis=1), -1).astype(np.int32)

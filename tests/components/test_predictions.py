@@ -64,9 +64,55 @@ def test_what_a_masked_array_masks_is_missing():
     assert same(predictions.scores(masked, 2), [0.5, math.nan])
     assert same(predictions.labels(lambda _: masked, table), [0.5, math.nan])
     assert same(predictions.classes(lambda _: np.ma.masked_array([1, 2], [0, 1]), table, [1, 2]), [0.0, math.nan])
-    assert same(predictions.chances(pairs, 2, 2)[0], [1.0, math.nan])
+    assert same(predictions.chances(pairs, 2, ("a", "b"))[0], [1.0, math.nan])
     assert predictions.columns(masked, 2, "p")["p"].to_pylist() == [0.5, None]
     assert predictions.columns({"p": pairs}, 2, "")["p"].to_pylist() == [[1, None], [3, 4]]
+
+
+SCORES = [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]]
+
+
+@pytest.mark.parametrize("as_table", [True, False], ids=["table", "frame"])
+@pytest.mark.parametrize(
+    ("classes", "names", "expected"),
+    [
+        (("low", "mid", "high"), ("high", "low", "mid"), [[0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]),
+        (("c2", "c0", "c1"), ("c0", "c1", "c2"), [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]),
+        (("low", "mid", "high"), ("low", "mid", "high"), SCORES),
+        ((2, 0, 1), ("1", "2", "0"), [[0.1, 0.1, 0.8], [0.8, 0.1, 0.1]]),
+        ((0, 1, 2), ("0", "1", "2"), SCORES),
+        ((0, 1, 2), ("p0", "p1", "p2"), SCORES),
+        (("low", "mid", "high"), ("0", "1", "2"), SCORES),
+        (("low", "mid", "high"), ("column_0", "column_1", "column_2"), SCORES),
+        (("low", "mid", "high"), ("", "", ""), SCORES),
+    ],
+)
+def test_scores_in_columns_named_as_the_classes_are_of_these(classes, names, expected, as_table):
+    """As scikit-learn sorts its `classes_`; columns that are only numbered are in the order of classes."""
+    pandas = pytest.importorskip("pandas")
+    table = pa.table([list(column) for column in zip(*SCORES, strict=True)], names)
+
+    values = table if as_table else pandas.DataFrame(SCORES, columns=names)
+    assert predictions.chances(values, 2, classes).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        (("low", "mid", "high"), ("p_high", "p_low", "p_mid")),
+        (("low", "mid", "high"), ("1", "2", "3")),
+        (("low", "mid", "high"), ("low", "mid", "mid")),
+        ((2, 0, 1), ("0", "1", "2")),  # the classes, or their places
+        ((2, 0, 1), ("p0", "p1", "p2")),
+    ],
+)
+def test_scores_in_columns_whose_classes_are_unknown_are_refused(classes, names):
+    """A guess would give a perfect model an accuracy of zero."""
+    table = pa.table([list(column) for column in zip(*SCORES, strict=True)], names)
+
+    with pytest.raises(ParameterError, match="name them as the classes, or return an array"):
+        predictions.chances(table, 2, classes)
+    predictions.chances(np.array(SCORES), 2, classes)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +221,7 @@ def test_numbers_between_text_are_refused():
         lambda values: predictions.columns({"y": values}, 3, "y"),
         lambda values: predictions.labels(lambda table: values, pa.table({"x": [1, 2, 3]})),
         lambda values: predictions.classes(lambda table: values, pa.table({"x": [1, 2, 3]}), (1, 2, 3)),
-        lambda values: predictions.chances(values.to_frame(), 3, 1),
+        lambda values: predictions.chances(values.to_frame(), 3, ("a",)),
         lambda values: predictions.columns(pa.Table.from_pandas(values.to_frame()), 3, "y"),
     ],
     ids=["scores", "a column", "a named column", "labels", "classes", "chances", "a table"],
@@ -215,7 +261,7 @@ def test_an_index_that_came_with_the_examples_is_in_the_order_of_the_rows(turned
 
     assert predictions.scores(values, 3, table).tolist() == table["y"].to_pylist()
     assert predictions.columns(values, 3, "y", table)["y"].to_pylist() == table["y"].to_pylist()
-    assert predictions.chances(values.to_frame(), 3, 1, table).ravel().tolist() == table["y"].to_pylist()
+    assert predictions.chances(values.to_frame(), 3, ("y",), table).ravel().tolist() == table["y"].to_pylist()
     assert predictions.labels(lambda given: given.to_pandas()["y"], table).tolist() == table["y"].to_pylist()
 
 
