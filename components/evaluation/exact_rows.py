@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -359,24 +360,52 @@ def replicate_threads(spec: EvaluationSpec) -> int:
 def accumulate_states(metric: Metric, rows: ScoredRows, weights: Floats) -> list[list[object]]:
     """The states of a user's metric for each group and replicate."""
     ends = [*rows.starts[1:].tolist(), len(rows.labels)]
-    return [
-        [metric.accumulate(rows.labels[a:b], rows.scores[a:b], weight[a:b]) for weight in weights]
-        for a, b in zip(rows.starts.tolist(), ends, strict=True)
-    ]
+    labels, scores, each = (_read_only(array) for array in (rows.labels, rows.scores, weights))
+    with refuse_writes(metric):
+        return [
+            [metric.accumulate(labels[a:b], scores[a:b], weight[a:b]) for weight in each]
+            for a, b in zip(rows.starts.tolist(), ends, strict=True)
+        ]
+
+
+def _read_only(array: Floats) -> Floats:
+    """A view that nobody can write into: others read the same numbers."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@contextmanager
+def refuse_writes(metric: Metric) -> Iterator[None]:
+    """Names the metric that has tried to write into the arrays that it was given.
+
+    Raises:
+        ParameterError: it has.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise ParameterError(
+            f"the metric {metric.name!r} writes into the arrays that it is given ({error}), which other metrics read "
+            "too; write into a copy: scores = scores.copy()."
+        ) from error
 
 
 def finish_custom(metric: Metric, states: Sequence[Sequence[object]], sums: Sums) -> Floats:
     """A user's metric by group and replicate; NaN without rows, as in some replicates, or without a score."""
     defined = (sums["rows"] > 0) & (sums["unscored"] == 0)
-    return np.array(
-        [
+    with refuse_writes(metric):
+        return np.array(
             [
-                float(metric.finish(state)) if is_defined else np.nan
-                for state, is_defined in zip(group, row, strict=True)
+                [
+                    float(metric.finish(state)) if is_defined else np.nan
+                    for state, is_defined in zip(group, row, strict=True)
+                ]
+                for group, row in zip(states, defined.tolist(), strict=True)
             ]
-            for group, row in zip(states, defined.tolist(), strict=True)
-        ]
-    )
+        )
 
 
 def _score_levels(exact: ExactRows, model: str, spec: EvaluationSpec, order: Whole) -> ScoreLevels:

@@ -34,8 +34,8 @@ class Metric:
             def finish(self, state):
                 return state[1] / state[0]
 
-    The three arrays have one number for each row; `weights` is how often a row counts. `accumulate` may return anything
-    that can be pickled; rows may come in one piece or in many.
+    The three arrays have one number for each row, and are read-only; `weights` is how often a row counts. `accumulate`
+    may return anything that can be pickled; rows may come in one piece or in many.
 
     In a slice, NaN fails a threshold, unless the labels leave the metric undefined whatever the model says. Where they
     may, name a built-in metric that they leave undefined too: `undefined_with = "recall"` where no label is 1,

@@ -27,6 +27,7 @@ from spanwise.components.evaluation.exact_rows import (
     finish_custom,
     group_rows,
     number_slices,
+    refuse_writes,
     replicate_threads,
     sum_levels,
     value_key,
@@ -307,9 +308,10 @@ class _SliceSums:
         for metric in self._spec.custom:
             for number, states in zip(slices, accumulate_states(metric, rows, weights), strict=True):
                 mine = self._states[metric.name][number]
-                for replicate, state in enumerate(states, first):
-                    earlier = mine[replicate]
-                    mine[replicate] = state if earlier is None else metric.merge(earlier, state)
+                with refuse_writes(metric):
+                    for replicate, state in enumerate(states, first):
+                        earlier = mine[replicate]
+                        mine[replicate] = state if earlier is None else metric.merge(earlier, state)
 
 
 def _read_runs(runs: SortedRuns, sums: Sequence[_SliceSums], spec: EvaluationSpec, count: int) -> ScoreLevels:

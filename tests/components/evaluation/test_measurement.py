@@ -352,6 +352,21 @@ def test_a_metric_of_ones_own_is_measured_like_the_others(lake, memory_rows):
     assert found.slices[0].figures["new"]["cost"].shape == (4, 21)
 
 
+@pytest.mark.parametrize("memory_rows", [10**6, 100])
+@pytest.mark.parametrize("written_to", ["labels", "scores", "weights"])
+def test_a_metric_that_writes_into_its_arrays_is_refused(lake, memory_rows, written_to):
+    """Other metrics read the same arrays; the metric is named."""
+
+    class Clipped(Cost):
+        def accumulate(self, labels, scores, weights):
+            array = {"labels": labels, "scores": scores, "weights": weights}[written_to]
+            np.clip(array, 0.4, 0.6, out=array)
+            return super().accumulate(labels, scores, weights)
+
+    with pytest.raises(ParameterError, match=r"the metric 'cost' writes into .*; write into a copy"):
+        answer(lake[0], memory_rows=memory_rows, custom=(Clipped(),), names=("count",))
+
+
 def test_the_curves_are_those_of_the_rows(exact, lake):
     """The points of ROC are points of scikit-learn's; calibration and spread count every row once."""
     curves = exact.curves["new"]
