@@ -136,15 +136,15 @@ def _predict_scores(
         try:
             output = spec.predict_fn(folder, table)
             if spec.classes:
-                chances = predictions.chances(output, len(labels), spec.classes, table)
-                scored = np.isfinite(chances).all(axis=1)
-                scores[model] = np.where(scored, chances[np.arange(len(labels)), labels.astype(np.int64)], np.nan)
-                chosen[model] = np.where(scored, chances.argmax(axis=1), -1).astype(np.int32)
+                found = predictions.chances(output, len(labels), spec.classes, table)
+                scored = np.isfinite(found).all(axis=1)
+                scores[model] = np.where(scored, found[np.arange(len(labels)), labels.astype(np.int64)], np.nan)
+                chosen[model] = np.where(scored, found.argmax(axis=1), -1).astype(np.int32)
             else:
-                scores[model] = predictions.scores(output, len(labels), table)
+                found = scores[model] = predictions.scores(output, len(labels), table)
         except Exception as error:
             raise ModelFailed.from_error(model, error) from error
-        if (mismatch := metrics.find_mismatch(spec.names, np.zeros(0), scores[model])) is not None:
+        if (mismatch := metrics.find_mismatch(spec.names, np.zeros(0), found)) is not None:
             raise ModelFailed(model, f"{mismatch}.")
     return scores, chosen
 

@@ -24,6 +24,9 @@ Sums: TypeAlias = dict[str, Floats]
 Terms: TypeAlias = "dict[str, Floats | NDArray[np.bool_] | None]"
 """By term: what each row adds to its sum; None adds 1, or is not computed row by row."""
 
+SUM_WITHIN = 1e-3
+"""How far from 1 the probabilities of a row may sum to: those of float16 do, or with four digits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRows:
@@ -80,7 +83,10 @@ def measure(names: Iterable[str], labels: Floats, scores: Floats) -> dict[str, f
 
 
 def find_mismatch(names: Iterable[str], labels: Floats, scores: Floats) -> str | None:
-    """Why these labels and scores do not suit the metrics; None if they do."""
+    """Why these labels and scores do not suit the metrics; None if they do.
+
+    `scores` has one for each row, or one for each row and class. Rows with a score that is not finite are passed over.
+    """
     kinds = {name: find_metric(name) for name in names}
     binary = sorted(name for name, metric in kinds.items() if metric.of == "binary")
     if binary and (odd := labels[(labels != 0) & (labels != 1)]).size:
@@ -88,11 +94,26 @@ def find_mismatch(names: Iterable[str], labels: Floats, scores: Floats) -> str |
             f"{', '.join(binary)} need{'s' if len(binary) == 1 else ''} labels 0 and 1; found the label {odd[0]:g}; "
             "map the labels to 0 and 1 with label=<function>, name classes=(…), or use mae, rmse, r2"
         )
-    if "log_loss" in kinds and (odd := scores[np.isfinite(scores) & ((scores < 0) | (scores > 1))]).size:
+    if "log_loss" in kinds and (found := _find_improbable(scores)) is not None:
         return (
-            f"log_loss needs probabilities; found the score {odd[0]:g}; "
+            f"log_loss needs probabilities; found {found}; "
             "return probabilities from predict_fn, or leave the metric out"
         )
+    return None
+
+
+def _find_improbable(scores: Floats) -> str | None:
+    """A finite score that is no probability, or those of the classes that together are none."""
+    if scores.ndim > 1:
+        scores = scores[np.isfinite(scores).all(axis=1)]
+    odd = scores[np.isfinite(scores) & ((scores < 0) | (scores > 1))]
+    if odd.size:
+        return f"the score {odd[0]:g}"
+    if scores.ndim > 1:
+        sums = scores.sum(axis=1)
+        apart = sums[np.abs(sums - 1) > SUM_WITHIN]
+        if apart.size:
+            return f"scores of the classes that sum to {apart[0]:g}, not 1"
     return None
 
 

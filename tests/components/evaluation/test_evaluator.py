@@ -241,6 +241,17 @@ def test_a_champion_whose_scores_suit_no_metric_has_failed(tmp_path):
     assert "log_loss needs probabilities" in report(ignored)["baseline_error"]
 
 
+def test_a_model_whose_scores_of_classes_are_no_probabilities_has_no_log_loss(tmp_path):
+    """One that gives every class a score of 1 passed for perfect."""
+    asked = {"classes": (0, 1), "predict_fn": lambda folder, table: np.ones((len(table), 2))}
+
+    failed = evaluated(tmp_path / "loss", **asked, thresholds={"log_loss": Threshold(at_most=0.1)})
+    measured = evaluated(tmp_path / "none", **asked, metrics=("accuracy",))
+
+    assert "log_loss needs probabilities; found scores of the classes that sum to 2, not 1" in failed.error
+    assert measured.error is None
+
+
 def test_an_infinite_score_leaves_the_metrics_undefined(tmp_path):
     """As a missing one does: it refuses the model, and does not fail the node."""
     rows = {1: {"x": [0.5] * 5 + [math.inf], "y": [0, 1] * 3}}

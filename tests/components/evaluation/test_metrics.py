@@ -172,3 +172,25 @@ def test_metrics_say_what_they_cannot_judge(name, label, score, said):
     found = find_mismatch([name], np.array([label]), np.array([score]))
 
     assert found is None if said is None else said in found
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ([1.0, 1.0, 1.0], "found scores of the classes that sum to 3, not 1"),
+        ([0.5, 0.5, 0.1], "that sum to 1.1, not 1"),
+        ([2.0, -1.0, 0.0], "found the score 2"),
+        ([0.0, 0.0, 0.0], "that sum to 0, not 1"),
+        ([np.nan, 1.0, 1.0], None),  # which makes the metric undefined
+        ([0.3333, 0.3333, 0.3333], None),
+        (np.full(1000, 0.001, np.float16).astype(float), None),
+    ],
+)
+def test_log_loss_needs_probabilities_of_all_classes(scores, said):
+    """A model that gives every class a score of 1 is not perfect; other metrics take any scores."""
+    rows = np.array([np.eye(len(scores))[0], scores])
+
+    found = find_mismatch(["accuracy", "log_loss"], np.zeros(0), rows)
+
+    assert found is None if said is None else said in found
+    assert find_mismatch(["accuracy", "macro_f1"], np.zeros(0), rows) is None
