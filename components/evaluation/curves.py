@@ -21,6 +21,7 @@ class ScoreLevels:
     rows: Floats
     score: Floats  #: sum
     label: Floats  #: sum
+    most: Floats  #: the greatest score; a mean of equal scores may round above it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +62,10 @@ def _draw_model(level: ScoreLevels, edges: Floats, *, is_binary: bool) -> Curves
         edges=tuple(edges.tolist()),
         spread=tuple(tuple(share.tolist()) for share in spread),
     )
-    return _add_rates(curves, level, mean) if is_binary else curves
+    return _add_rates(curves, level) if is_binary else curves
 
 
-def _add_rates(curves: Curves, level: ScoreLevels, mean: Floats) -> Curves:
+def _add_rates(curves: Curves, level: ScoreLevels) -> Curves:
     """Adds ROC and precision over recall, at as many points as a plot can show, and figures at round scores."""
     hits = np.append(np.cumsum(level.label[::-1])[::-1], 0.0)  # of the positive rows, those from a level up
     above = np.append(np.cumsum(level.rows[::-1])[::-1], 0.0)
@@ -77,7 +78,7 @@ def _add_rates(curves: Curves, level: ScoreLevels, mean: Floats) -> Curves:
     precision = hits / np.where(above > 0, above, 1)
     at = []
     for score in np.arange(1, 10) / 10:
-        place = int(np.searchsorted(mean, score, side="right"))
+        place = int(np.searchsorted(level.most, score, side="right"))
         if above[place]:
             at.append((float(score), float(precision[place]), float(recall[place]), float(above[place] / above[0])))
     return replace(

@@ -423,6 +423,7 @@ def sum_levels(rows: ScoredRows, starts: Whole) -> ScoreLevels:
         rows=total[there],
         score=np.add.reduceat(weights * rows.scores, starts)[there],
         label=np.add.reduceat(weights * rows.labels, starts)[there],
+        most=np.maximum.reduceat(rows.scores, starts)[there],
     )
 
 

@@ -382,6 +382,23 @@ def test_the_curves_are_those_of_the_rows(exact, lake):
     assert sum(sum(bars) for bars in curves.spread) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("memory_rows", [10**6, 0])
+@pytest.mark.parametrize(("at", "ties"), [(0.1, 3), (0.7, 3), (0.3, 20)])
+def test_a_decision_at_a_score_is_the_metric_at_that_score(tmp_path, at, ties, memory_rows):
+    """Rows whose score is 0.1 are not above 0.1, though the mean of three such scores is."""
+    labels = [1.0, 0.0] * (ties // 2) + [1.0] * (ties % 2) + [0.0, 1.0, 1.0]
+    table = pa.table({"y": labels, "new": [at] * ties + [0.05, 0.95, 0.97]})
+    examples = [written(tmp_path, 1, {"eval": table})]
+    names = (f"precision@{at}", f"recall@{at}")
+
+    found = answer(
+        examples, memory_rows=memory_rows, models={"new": Path("new")}, slicings=(), names=names, replicates=0
+    )
+
+    decisions = {score: figures for score, *figures in found.curves["new"].at}
+    assert decisions[at][:2] == pytest.approx([found.overall["new"][name][0, 0] for name in names])
+
+
 def test_a_small_slice_has_no_intervals(exact):
     """Its figure is there, its replicates are not."""
     place = [group["origin"] for group in exact.slices[0].groups].index("ÅÄÖ")
