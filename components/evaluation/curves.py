@@ -19,6 +19,7 @@ class ScoreLevels:
     """Rows with scores next to each other, from the least score to the greatest; one array each."""
 
     rows: Floats
+    unscored: Floats  #: of the rows, those without a score, which count as 0
     score: Floats  #: sum
     label: Floats  #: sum
     most: Floats  #: the greatest score; a mean of equal scores may round above it
@@ -37,7 +38,8 @@ class Curves:
 
 
 def draw_curves(levels: Mapping[str, ScoreLevels], *, is_binary: bool) -> dict[str, Curves]:
-    levels = {model: level for model, level in levels.items() if len(level.rows)}
+    """The curves of each model that has a score for every row; of others, metrics are undefined too."""
+    levels = {model: level for model, level in levels.items() if len(level.rows) and not level.unscored.any()}
     if not levels:
         return {}
     means = {model: level.score / level.rows for model, level in levels.items()}

@@ -421,6 +421,7 @@ def sum_levels(rows: ScoredRows, starts: Whole) -> ScoreLevels:
     there = total > 0
     return ScoreLevels(
         rows=total[there],
+        unscored=np.add.reduceat(weights * rows.unscored, starts)[there],
         score=np.add.reduceat(weights * rows.scores, starts)[there],
         label=np.add.reduceat(weights * rows.labels, starts)[there],
         most=np.maximum.reduceat(rows.scores, starts)[there],

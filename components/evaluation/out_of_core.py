@@ -330,6 +330,7 @@ def _read_runs(runs: SortedRuns, sums: Sequence[_SliceSums], spec: EvaluationSpe
     levels.reverse()
     return ScoreLevels(
         rows=np.concatenate([level.rows for level in levels]),
+        unscored=np.concatenate([level.unscored for level in levels]),
         score=np.concatenate([level.score for level in levels]),
         label=np.concatenate([level.label for level in levels]),
         most=np.concatenate([level.most for level in levels]),

@@ -18,7 +18,6 @@ MAX_SLICES = 40
 
 _MAX_REASONS = 12
 _PLOT_PX = 300  # width of the plot of a difference, px
-_ROLES = ("model", "baseline")
 
 
 def page(report: Report, curves: Mapping[str, Curves]) -> str:
@@ -27,13 +26,11 @@ def page(report: Report, curves: Mapping[str, Curves]) -> str:
     document.plot("<style>.good { color: var(--c2); }</style>")
     _write_verdict(document, report)
     _write_metrics(document, report)
-    drawn = [(role, curves[str(report[role])]) for role in _ROLES if str(report[role]) in curves]
-    if drawn and report["baseline"] != report["model"]:
-        _write_curves(document, drawn)
-    elif drawn:
-        _write_curves(document, drawn[:1])
-    if drawn and drawn[0][1].at:
-        _write_decisions(document, drawn[0][1])
+    if (mine := curves.get(str(report["model"]))) is not None:
+        theirs = curves.get(str(report["baseline"])) if report["baseline"] != report["model"] else None
+        _write_curves(document, [("model", mine), *([] if theirs is None else [("baseline", theirs)])])
+        if mine.at:
+            _write_decisions(document, mine)
     _write_confusion(document, report)
     _write_slices(document, report)
     return document.html()
@@ -216,11 +213,13 @@ def _write_confusion(document: ReportPage, report: Report) -> None:
     if not isinstance(counts, list) or len(names) > MAX_SLICES:
         return
     document.heading("Classes")
+    is_defined = not _mapping(report["rows_without_score"])[str(report["model"])]
     said = [sum(row[place] for row in counts) for place in range(len(names))]
     rows: list[list[str | Cell]] = []
     for place, (name, row) in enumerate(zip(names, counts, strict=True)):
         total, right = sum(row), row[place]
-        recall, precision = right / total if total else math.nan, right / said[place] if said[place] else math.nan
+        recall = right / total if total and is_defined else math.nan
+        precision = right / said[place] if said[place] and is_defined else math.nan
         cells = [Cell(f"{n:,}", "" if i == place else "faint") for i, n in enumerate(row)]
         rows.append([name, *cells, f"{total:,}", _format_number(precision), _format_number(recall)])
     document.table(("label", *(f"said {name}" for name in names), "rows", "precision", "recall"), rows)

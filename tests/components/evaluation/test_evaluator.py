@@ -262,6 +262,22 @@ def test_an_infinite_score_leaves_the_metrics_undefined(tmp_path):
     assert report(execution)["overall"]["log_loss"] is None
 
 
+@pytest.mark.parametrize("memory_rows", [10**6, 0])
+def test_a_model_without_a_score_for_some_rows_has_no_curves(tmp_path, memory_rows):
+    """Its metrics are undefined, and a curve would count these rows as of score 0; those of no weight matter to neither."""
+    rows = {
+        1: {"x": [math.nan, 0.2, 0.9, 0.8], "z": [0.1, 0.2, 0.9, 0.8], "y": [1, 0, 1, 0], "w": [0.0, 1.0, 1.0, 1.0]}
+    }
+
+    def curves(folder, **arguments):
+        execution = evaluated(folder, rows=rows, rival="z", memory_rows=memory_rows, **arguments)
+        found = json.loads((only(execution, "evaluation").path / "curves.json").read_text())
+        return list(found), "Decisions by score" in page(execution)
+
+    assert curves(tmp_path / "all") == (["p/baseline/artifact/1"], False)
+    assert curves(tmp_path / "weighted", weight="w") == (["p/model/artifact/1", "p/baseline/artifact/1"], True)
+
+
 def test_without_thresholds_there_is_no_verdict(tmp_path):
     """Nothing was asked of the model, so it is neither blessed nor refused (TFX)."""
     execution = evaluated(tmp_path)
@@ -640,6 +656,26 @@ def test_an_unchanged_model_does_not_differ_from_itself(tmp_path):
 
     assert found["change"]["auc"] == 0
     assert found["change_intervals"]["auc"] == [0, 0]
+
+
+def chances(model_dir, table):
+    """Of two classes; none where the score is missing."""
+    x = table["x"].to_numpy(zero_copy_only=False)
+    return np.column_stack([1 - x, x])
+
+
+def classes_on_page(execution):
+    return page(execution).partition(">Classes<")[2].partition("</table>")[0]
+
+
+def test_classes_have_no_recall_where_rows_have_no_score(tmp_path):
+    """As their F1 is undefined; the matrix is of the other rows."""
+    rows = {1: {"x": [None, 0.2, 0.9, 0.8], "y": [1, 0, 1, 0]}}
+
+    execution = evaluated(tmp_path, rows=rows, classes=(0, 1), predict_fn=chances, metrics=("macro_f1",))
+
+    assert report(execution)["overall"]["macro_f1"] is None
+    assert classes_on_page(execution).count("undefined") == 4
 
 
 def test_classes_are_judged_by_their_own_metrics(tmp_path):
