@@ -196,9 +196,11 @@ def test_a_version_can_be_named(corrected):
 def renamed(past):
     """A model of days 1 and 2, not of the day before; then the node that ingests was renamed, and ingested day 3."""
     past.ingest(DAY - 1)
-    past.train([past.ingest(DAY), past.ingest(DAY + 1)])
+    read = [past.ingest(DAY), past.ingest(DAY + 1)]
+    past.count(read[1])
+    past.train(read)
     past.begin(DAY + 2)
-    past.ingest(DAY + 2, node="ExampleGen2")
+    past.count(past.ingest(DAY + 2, node="ExampleGen2"))
     return past
 
 

@@ -292,9 +292,11 @@ def test_what_serves_has_learned_what_its_base_had_learned(past, site):
 def test_what_serves_has_learned_what_its_node_had_ingested_under_another_name(past, site):
     """The node was renamed, and has ingested a newer version since."""
     past.begin(FIRST)
-    serve(past, past.push(past.train([past.ingest(FIRST)]), 1))
+    wrong = past.ingest(FIRST)
+    past.count(wrong)
+    serve(past, past.push(past.train([wrong]), 1))
     past.begin(FIRST)
-    past.ingest(FIRST, version=2, node="ExampleGen2")
+    past.count(past.ingest(FIRST, version=2, node="ExampleGen2"))
 
     assert [span.status for span in site.client.pipeline().spans(node="ExampleGen2")] == ["tainted"]
     assert [t.serves for t in site.client.pipeline().taint("2013-01-01").models] == [True]
