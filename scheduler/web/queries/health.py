@@ -118,7 +118,8 @@ def _list_failures(store: Store, runs: Sequence[Run]) -> list[Run]:
 def _is_outdone(store: Store, failed: Run, complete: Sequence[Run]) -> bool:
     """Whether each node that a run has left has succeeded since, or its nodes were edited and a run has succeeded.
 
-    Not by a push by name or a replay, which succeed in nothing else; nor by a Pusher alone where nothing was trained.
+    Each run counts with what it continues. Not by a push by name or a replay, which succeed in nothing else; nor by a
+    Pusher alone where nothing was trained.
     """
     apart = failed.trigger is Trigger.PUSH, failed.replay
     ordinary = (False, False)
@@ -126,10 +127,10 @@ def _is_outdone(store: Store, failed: Run, complete: Sequence[Run]) -> bool:
     wanted = set(failed.nodes)
     if any(not (set(run.nodes) <= wanted or wanted.isdisjoint(run.nodes)) for run in later):
         return True
+    if not later:
+        return False
     since = {node for run in later for node in attempted_nodes(store, run)}
-    if not later or wanted <= since:
-        return bool(later)
-    return wanted <= since | {e.node for e in store.executions(failed) if e.state.succeeded}
+    return wanted <= since or wanted <= since | {e.node for e in store.executions(failed) if e.state.succeeded}
 
 
 def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
