@@ -5,8 +5,9 @@ A split goes through these states, for one consumer:
     returned -> leased -> its elements are yielded -> they lie before a state -> the state is stored -> committed
 
 Only the first two and the last are known here. Until a split is committed it comes back if its consumer is gone. A
-consumer and all that were restored from its states are one *holder*: the newest of them that says what it was restored
-with has the leases of all. The others are released, so that nothing that one of them has sent before it died counts.
+consumer and all that were restored from its states are one *holder*: the newest of them has the leases of all once it
+has said what it was restored with. Those that joined before it are released then, so that nothing that one of them has
+sent before it died counts.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def resume(state: ServiceState, client: int, resumed: ResumedLeases) -> list[Rec
     """
     job = state.jobs[state.clients[client]]
     holder = state.holders[client]
-    earlier = [each for each in job.clients if each != client and holder and state.holders[each] == holder]
+    # one that joined later has no lease yet: it is alive where this message is late, and will release this consumer
+    earlier = [each for each in job.clients if each < client and holder and state.holders[each] == holder]
     free = {*job.returned, *(split for split, each in job.leased.items() if each == client or each in earlier)}
     lost = sorted(_lost(job, holder, free, resumed))
     if lost:

@@ -319,6 +319,17 @@ def test_what_was_committed_and_not_reported_is_part_of_a_state():
     assert sorted(training.learned) == EVERYTHING
 
 
+def test_what_a_dead_consumer_has_said_first_does_not_release_the_one_that_was_restored_since():
+    """Its message arrives after the other has joined, and before that one has said anything."""
+    service = Service()
+    (training,) = service.trainings
+    for action in ("kill", "restore", "ask late", "kill", "restore"):
+        act(service, action, training, 0)
+    play_to_the_end(service)
+
+    assert sorted(training.learned) == EVERYTHING
+
+
 def test_splits_that_another_consumer_has_committed_meanwhile_are_no_longer_ones_own():
     """To continue would be to learn from them twice, so the state is refused."""
     service = Service(2)
