@@ -204,7 +204,7 @@ def measure_exact(exact: ExactRows, spec: EvaluationSpec) -> Measurement:
         overall={m: _compute_figures(exact, m, spec, *everything, order) for m, order in orders.items()},
         slices=tuple(_measure_slices(exact, spec, slicing, orders) for slicing in spec.slicings) if count else (),
         curves=draw_curves(levels, is_binary=spec.is_binary),
-        confusion={m: count_confusion(exact, m, spec) for m in orders} if spec.classes else {},
+        confusion={m: weigh_confusion(exact, m, spec) for m in orders} if spec.classes else {},
     )
 
 
@@ -428,9 +428,10 @@ def sum_levels(rows: ScoredRows, starts: Whole) -> ScoreLevels:
     )
 
 
-def count_confusion(exact: ExactRows, model: str, spec: EvaluationSpec) -> Whole:
-    """Rows by class and chosen class; those without a score are in none."""
+def weigh_confusion(exact: ExactRows, model: str, spec: EvaluationSpec) -> Floats | Whole:
+    """The weight of the rows by class and chosen class, or their number; those without a score are in none."""
     count = len(spec.classes)
     scored = exact.chosen[model] >= 0
     cells = exact.labels[scored].astype(np.int64) * count + exact.chosen[model][scored]
-    return np.bincount(cells, minlength=count * count).reshape(count, count)
+    weights = None if exact.weights is None else exact.weights[scored]
+    return np.bincount(cells, weights, minlength=count * count).reshape(count, count)

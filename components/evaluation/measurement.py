@@ -10,7 +10,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from spanwise.components.evaluation.bootstrap import ResampleMethod
+from spanwise.components.evaluation.bootstrap import Floats, ResampleMethod
 from spanwise.components.evaluation.curves import Curves
 from spanwise.components.evaluation.metric import Metric, find_metric
 from spanwise.components.evaluation.metrics import Sums, Whole
@@ -68,7 +68,9 @@ class Measurement:
     overall: Mapping[str, Sums] = field(default_factory=dict)  #: by model and metric, shape `(1, 1 + replicates)`
     slices: tuple[SliceFigures, ...] = ()
     curves: Mapping[str, Curves] = field(default_factory=dict)
-    confusion: Mapping[str, Whole] = field(default_factory=dict)  #: rows by class and predicted class
+    confusion: Mapping[str, Floats | Whole] = field(
+        default_factory=dict
+    )  #: rows by class and predicted class, weighted
     left_out: tuple[Slicing, ...] = ()  #: slicings with more slices than memory has room for
 
 

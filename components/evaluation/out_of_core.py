@@ -22,7 +22,6 @@ from spanwise.components.evaluation.exact_rows import (
     LEVELS,
     ExactRows,
     accumulate_states,
-    count_confusion,
     draw_counts,
     finish_custom,
     group_rows,
@@ -31,6 +30,7 @@ from spanwise.components.evaluation.exact_rows import (
     replicate_threads,
     sum_levels,
     value_key,
+    weigh_confusion,
     weigh_rows,
 )
 from spanwise.components.evaluation.measurement import MOST_SLICES, EvaluationSpec, Measurement, SliceFigures
@@ -184,7 +184,7 @@ def _choose_largest(
 class _ModelFigures:
     figures: Sequence[Sums]  #: by slicing
     levels: ScoreLevels | None
-    confusion: Whole | None
+    confusion: Floats | Whole | None
 
 
 def _measure_model(
@@ -198,7 +198,7 @@ def _measure_model(
     count = sum(part.rows for part in parts)
     sums = [_SliceSums(table, spec, count) for table in tables]
     runs = None if spec.classes else SortedRuns(folder, [part.sample[model] for part in parts], len(tables), RUN_ROWS)
-    confusion = np.zeros((len(spec.classes), len(spec.classes)), np.int64)
+    confusion: Floats | Whole = np.zeros((len(spec.classes), len(spec.classes)), np.int64)
     for number, part in enumerate(parts):
         if not part.rows:
             continue
@@ -209,7 +209,7 @@ def _measure_model(
             continue
         rows, ids = group_rows(exact, model, spec, np.zeros(part.rows, np.int64))
         _add_rows(sums, rows, ids, groups, spec)
-        confusion += count_confusion(exact, model, spec)
+        confusion = confusion + weigh_confusion(exact, model, spec)
     return _ModelFigures(
         levels=None if runs is None else _read_runs(runs, sums, spec, count),
         figures=[each.finish() for each in sums],

@@ -207,22 +207,25 @@ def _f1(precision: float, recall: float) -> float:
 
 
 def _write_confusion(document: ReportPage, report: Report) -> None:
-    """The confusion matrix: rows by class and by predicted class."""
+    """The confusion matrix: rows, or their weight, by class and by predicted class."""
     counts = _mapping(report["confusion"] or {}).get(str(report["model"]))
     names = [str(name) for name in _list(report["classes"] or [])]
     if not isinstance(counts, list) or len(names) > MAX_SLICES:
         return
     document.heading("Classes")
     is_defined = not _mapping(report["rows_without_score"])[str(report["model"])]
+    shown = "count" if report["weight"] is None else ""
     said = [sum(row[place] for row in counts) for place in range(len(names))]
     rows: list[list[str | Cell]] = []
     for place, (name, row) in enumerate(zip(names, counts, strict=True)):
         total, right = sum(row), row[place]
         recall = right / total if total and is_defined else math.nan
         precision = right / said[place] if said[place] and is_defined else math.nan
-        cells = [Cell(f"{n:,}", "" if i == place else "faint") for i, n in enumerate(row)]
-        rows.append([name, *cells, f"{total:,}", _format_number(precision), _format_number(recall)])
-    document.table(("label", *(f"said {name}" for name in names), "rows", "precision", "recall"), rows)
+        cells = [Cell(_format_number(n, shown), "" if i == place else "faint") for i, n in enumerate(row)]
+        figures = _format_number(total, shown), _format_number(precision), _format_number(recall)
+        rows.append([name, *cells, *figures])
+    sums = "rows" if report["weight"] is None else "weight"
+    document.table(("label", *(f"said {name}" for name in names), sums, "precision", "recall"), rows)
 
 
 # --- slices -------------------------------------------------------------------------------------------------------

@@ -678,6 +678,22 @@ def test_classes_have_no_recall_where_rows_have_no_score(tmp_path):
     assert classes_on_page(execution).count("undefined") == 4
 
 
+@pytest.mark.parametrize("memory_rows", [10**6, 0])
+def test_the_classes_on_the_page_heed_weights(tmp_path, memory_rows):
+    """As every metric but count does."""
+    rows = {1: {"x": [0.9, 0.1, 0.2, 0.8], "y": [1, 1, 0, 0], "w": [9.0, 1.0, 1.5, 1.0]}}
+    asked = {"rows": rows, "classes": (0, 1), "predict_fn": chances, "memory_rows": memory_rows}
+
+    weighted = evaluated(tmp_path / "weighted", **asked, weight="w")
+    counted = evaluated(tmp_path / "counted", **asked)
+
+    (matrix,) = report(weighted)["confusion"].values()
+    assert matrix == [[1.5, 1.0], [1.0, 9.0]]
+    assert ["<td>0.9000</td><td>0.9000</td>" in classes_on_page(each) for each in (weighted, counted)] == [True, False]
+    assert [">weight<" in classes_on_page(each) for each in (weighted, counted)] == [True, False]
+    assert str(report(counted)["confusion"]["p/model/artifact/1"]) == "[[1, 1], [1, 1]]"
+
+
 def test_classes_are_judged_by_their_own_metrics(tmp_path):
     """Labels may be words; the confusion matrix is in the report, and on the page."""
     execution = evaluated(
