@@ -108,7 +108,7 @@ def _write_metrics(document: ReportPage, report: Report) -> None:
             row += [
                 _format_signed(change),
                 _format_interval(report["change_intervals"], name, signed=True),
-                _compare_intervals(name, low, high),
+                _compare_intervals(_direction(report, name), low, high),
             ]
         row += [limits.get(name, Cell("", "text"))] if limits else []
         rows.append(row)
@@ -136,9 +136,8 @@ def _limits_by_metric(report: Report) -> dict[str, Cell]:
     }
 
 
-def _compare_intervals(name: str, low: float, high: float) -> Cell:
+def _compare_intervals(direction: int, low: float, high: float) -> Cell:
     """Whether a difference is significant, and in whose favour."""
-    direction = _direction(name)
     if math.isnan(low) or not direction:
         return Cell("", "text")
     if low <= 0 <= high:
@@ -146,10 +145,14 @@ def _compare_intervals(name: str, low: float, high: float) -> Cell:
     return Cell("better", "text good") if (low > 0) == (direction > 0) else Cell("worse", "text bad")
 
 
-def _direction(name: str) -> int:
-    """1 if more is better, -1 if less is, 0 if neither or unknown."""
+def _direction(report: Report, name: str) -> int:
+    """1 if more is better, -1 if less is, 0 if neither or unknown; of a user's metric, its bounds tell."""
     known = KNOWN.get(name.partition("@")[0])
-    return {"more": 1, "less": -1, "neither": 0}[known.better] if known is not None else 0
+    if known is not None:
+        return {"more": 1, "less": -1, "neither": 0}[known.better]
+    bounds = {str(t["bound"]) for t in map(_mapping, _list(report["thresholds"])) if t["metric"] == name}
+    floors = bounds & {"at_least", "max_drop", "max_drop_ratio"}
+    return 0 if not bounds or (floors and floors != bounds) else 1 if floors else -1
 
 
 # --- plots --------------------------------------------------------------------------------------------------------
@@ -238,9 +241,10 @@ def _write_slices(document: ReportPage, report: Report) -> None:
     metric = _leading_metric(report)
     compared = report["baseline_overall"] is not None and report["baseline"] != report["model"]
     known = [s for s in slices if not s["small"] and _figure(s, metric, compared=compared) is not None]
-    direction = _direction(metric) or 1
-    known.sort(key=lambda s: direction * (_figure(s, metric, compared=compared) or 0.0))
-    document.heading(f"Slices by {'difference in ' if compared else ''}{metric}, the worst first")
+    direction = _direction(report, metric)
+    known.sort(key=lambda s: (direction or 1) * (_figure(s, metric, compared=compared) or 0.0))
+    first, last = ("worst", "best") if direction else ("least", "greatest")
+    document.heading(f"Slices by {'difference in ' if compared else ''}{metric}, the {first} first")
     notes = [f"{len(known)} slices"]
     small = sum(bool(s["small"]) for s in slices)
     if small:
@@ -254,14 +258,16 @@ def _write_slices(document: ReportPage, report: Report) -> None:
             notes.append(f"{slicing['occurring']:,} slices by {by}, of which {slicing['reported']:,} were measured")
     shown = known if len(known) <= MAX_SLICES else [*known[: MAX_SLICES * 3 // 4], *known[-MAX_SLICES // 4 :]]
     if len(shown) < len(known):
-        notes.append(f"the {MAX_SLICES * 3 // 4} worst and the {MAX_SLICES // 4} best of them are shown")
+        notes.append(f"the {MAX_SLICES * 3 // 4} {first} and the {MAX_SLICES // 4} {last} of them are shown")
     document.paragraph("; ".join(notes) + ".")
     if shown:
-        document.plot(_draw_forest(shown, metric, _refused_slices(report), compared=compared))
+        document.plot(_draw_forest(shown, metric, _refused_slices(report), direction, compared=compared))
 
 
-def _draw_forest(slices: Sequence[Mapping[str, object]], metric: str, refused: set[str], *, compared: bool) -> str:
-    """A table of slices, each with its figure and interval drawn on one scale."""
+def _draw_forest(
+    slices: Sequence[Mapping[str, object]], metric: str, refused: set[str], direction: int, *, compared: bool
+) -> str:
+    """A table of slices, each with its figure and interval drawn on one scale; coloured where it is better or worse."""
     ends = [_figure_ends(s, metric, compared=compared) for s in slices]
     every = [e for pair in ends for e in pair if not math.isnan(e)]
     every += [_figure(s, metric, compared=compared) or 0.0 for s in slices] + ([0.0] if compared else [])
@@ -275,8 +281,8 @@ def _draw_forest(slices: Sequence[Mapping[str, object]], metric: str, refused: s
     for each, (low, high) in zip(slices, ends, strict=True):
         name = _slice_name(each["slice"])
         value = _figure(each, metric, compared=compared) or 0.0
-        sure = compared and not math.isnan(low) and not low <= 0 <= high
-        worse = sure and (value < 0) == ((_direction(metric) or 1) > 0)
+        sure = compared and direction != 0 and not math.isnan(low) and not low <= 0 <= high
+        worse = sure and (value < 0) == (direction > 0)
         colour = "var(--bad)" if worse else "var(--c2)" if sure else "var(--c0)"
         bar = (
             "" if math.isnan(low) else f'<path d="M{x(low):.1f},15H{x(high):.1f}" stroke="{colour}" stroke-width="2"/>'

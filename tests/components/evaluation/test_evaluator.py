@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -763,6 +764,51 @@ def test_the_page_stands_alone_and_says_why(tmp_path):
     assert found.index("origin=Łódź &lt;b&gt; <span") < found.index("origin=JFK")
     for plot in ("ROC", "Precision and recall", "Calibration", "Scores of the model"):
         assert f"<h3>{plot}" in found
+
+
+class Cost(Metric):
+    """The share of wrong decisions: less is better."""
+
+    name = "cost"
+
+    def accumulate(self, labels, scores, weights):
+        return np.array([weights.sum(), (weights * (labels != (scores > 0.5))).sum()])
+
+    def merge(self, one, other):
+        return one + other
+
+    def finish(self, state):
+        return state[1] / state[0]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "heading", "slices", "red"),
+    [
+        (Threshold(max_rise=1.0), "the worst first", ["dearer", "cheaper"], ["dearer"]),
+        (Threshold(max_drop=1.0), "the worst first", ["cheaper", "dearer"], ["cheaper"]),
+        (Threshold(max_drop=1.0, max_rise=1.0), "the least first", ["cheaper", "dearer"], []),
+    ],
+)
+def test_the_page_takes_from_the_bounds_whether_less_of_ones_own_metric_is_better(
+    tmp_path, threshold, heading, slices, red
+):
+    """Where both sides are bounded, it claims nothing."""
+    good, bad = [0.1, 0.9] * 100, [0.1, 0.9, 0.1, 0.1] * 50
+    rows = {"x": bad + good, "old": good + bad, "y": [0, 1] * 200, "where": ["dearer"] * 200 + ["cheaper"] * 200}
+
+    execution = evaluated(
+        tmp_path,
+        rival="old",
+        rows={1: rows},
+        metrics=(Cost(),),
+        slices=("where",),
+        slice_thresholds={"cost": threshold},
+    )
+
+    listed = page(execution).partition("Slices by difference in cost, ")[2]
+    assert listed.startswith(heading)
+    assert re.findall(r"where=(dearer|cheaper)", listed) == slices
+    assert re.findall(r"where=(dearer|cheaper)(?:(?!</tr>).)*var\(--bad\)", listed, re.DOTALL) == red
 
 
 @pytest.mark.parametrize(
