@@ -34,6 +34,8 @@ from spanwise.pipelines.input.selection import filter_rows
 LEVELS = 4096
 """The number of score levels that replicates distinguish; figures themselves distinguish all."""
 
+_PLAIN: Mapping[pa.DataType, pa.DataType] = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
 CHUNK = 1 << 21
 """The number of weights in memory at once, 16 MB; the temporaries of a step take about ten times that."""
 
@@ -158,6 +160,11 @@ def _encode(table: pa.Table, name: str, span: str) -> tuple[NDArray[np.int32], l
 
 def _encode_column(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> tuple[NDArray[np.int32], list[object]]:
     """A column as indices of its distinct values, which are in order of appearance."""
+    if isinstance(column.type, pa.DictionaryType):  # its categories may be equal, or missing
+        decoded = [each.dictionary_decode() for each in column.chunks if isinstance(each, pa.DictionaryArray)]
+        column = pa.chunked_array(decoded, column.type.value_type)
+    if column.type in _PLAIN:  # of views, Arrow encodes a missing one as an empty one
+        column = column.cast(_PLAIN[column.type])
     if pa.types.is_float16(column.type):  # which Arrow does not encode
         column = column.cast(pa.float32())
     try:

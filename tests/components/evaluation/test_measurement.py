@@ -296,6 +296,29 @@ def test_both_zeros_are_one_slice(tmp_path, memory_rows):
     assert found.slices[0].sizes == [3, 1]
 
 
+@pytest.mark.parametrize("memory_rows", [10**6, 0])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        pa.array(["a", "b", None, "a"]).dictionary_encode(),
+        pa.DictionaryArray.from_arrays([0, 1, None, 2], ["a", "b", "a"]),
+        pa.array(["a", "b", None, "a"], pa.string_view()),
+    ],
+    ids=["categories", "equal categories", "a view"],
+)
+def test_a_column_of_categories_has_slices(tmp_path, memory_rows, origin):
+    """As one of texts has: equal ones are one, and a missing one is null."""
+    table = pa.table({"y": [0.0, 1.0, 0.0, 1.0], "new": [0.1, 0.9, 0.2, 0.8], "origin": origin})
+    examples = [written(tmp_path, 1, {"eval": table})]
+
+    found = answer(
+        examples, memory_rows=memory_rows, models={"new": Path("new")}, slicings=(("origin",),), names=("count", "mae")
+    ).slices[0]
+
+    assert [group["origin"] for group in found.groups] == ["a", "b", None]
+    assert found.sizes == [2, 1, 1]
+
+
 def test_a_column_of_very_many_values_is_bounded(tmp_path, monkeypatch):
     """Of 100,000 slices the largest thousand are reported, from memory and from files; too many are left out."""
     count = 100_000
