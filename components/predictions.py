@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.errors import DatasetError, ParameterError
+from spanwise.pipelines.input.exact_columns import refuse_cut
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list
 from spanwise.pipelines.input.row_order import find_other_order
 from spanwise.pipelines.input.stacking import find_rounded
@@ -158,9 +159,10 @@ def _column(name: str, values: object, rows: int, given: pa.Table | None) -> pa.
     else:
         refuse_other_order("predict_fn", values, given)
         try:
-            array = _to_arrow(values, rows)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise ParameterError(f"predict_fn returned {name!r} as {values!r:.80}, not a column: {error}.") from error
+            array = _to_arrow(name, values, rows)
+        except (pa.ArrowException, DatasetError, OverflowError, TypeError, ValueError) as error:
+            why = str(error).removesuffix(".")
+            raise ParameterError(f"predict_fn returned {name!r} as {values!r:.80}, not a column: {why}.") from error
     if len(array) != rows:
         raise ParameterError(
             f"predict_fn returned {len(array)} values of {name!r} for {rows} rows; expected one for each."
@@ -174,7 +176,7 @@ def _column(name: str, values: object, rows: int, given: pa.Table | None) -> pa.
     return array
 
 
-def _to_arrow(values: Any, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+def _to_arrow(name: str, values: Any, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
     array: pa.Array[pa.Scalar[pa.DataType]]
     if _has_types_of_its_own(values):
         array = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
@@ -190,6 +192,8 @@ def _to_arrow(values: Any, rows: int) -> pa.Array[pa.Scalar[pa.DataType]]:
     else:
         found = found[:, 0] if has_one else found
         array = pa.array(found if found.ndim == 1 else found.tolist() if np.ma.isMaskedArray(found) else list(found))
+        if found.dtype.kind == "O":  # Arrow would cut the hours off a moment beside a date
+            refuse_cut(name, found.tolist(), array.type)
     return array
 
 

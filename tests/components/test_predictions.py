@@ -2,7 +2,7 @@
 
 import math
 import os
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from random import Random
 
@@ -205,6 +205,27 @@ def test_a_series_of_pandas_is_written_as_it_is(values, dtype):
     pandas = pytest.importorskip("pandas")
 
     assert predictions.columns(pandas.Series(values, dtype=dtype), 2, "y")["y"].to_pylist() == values
+
+
+MOMENT = datetime(2020, 1, 1, 5)  # noqa: DTZ001  without a zone, beside one that has one
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [date(2020, 1, 1), MOMENT],
+        [[date(2020, 1, 1)], [MOMENT]],
+        [{"at": date(2020, 1, 1)}, {"at": MOMENT}],
+        [MOMENT.replace(tzinfo=UTC), MOMENT],
+        np.array([date(2020, 1, 1), MOMENT], object),
+        np.ma.masked_array([[date(2020, 1, 1), MOMENT]] * 2, [[False, False], [True, False]]),
+    ],
+    ids=["hours", "in a list", "in a struct", "zone", "array", "masked array"],
+)
+def test_times_that_a_column_would_cut_are_refused(values):
+    """Beside a date, Arrow cuts the hours off a moment; beside a moment with a zone, it gives one to another."""
+    with pytest.raises(ParameterError, match=r"(?s)predict_fn returned 'p' as .*, which does not hold datetime.*\)\.$"):
+        predictions.columns(values, 2, "p")
 
 
 def test_numbers_between_text_are_refused():
