@@ -5,17 +5,16 @@ All else stands by position. An index of other numbers, of texts or of several l
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import parts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
 
 
 def find_other_order(values: object, given: object = None) -> str | None:
@@ -56,13 +55,18 @@ def refuse_mixed_orders(element: object) -> None:
             orders.append(index)
 
 
-def _may_have_index(value: object) -> bool:
-    if isinstance(value, dict | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            if type(part) not in _PLAIN and _may_have_index(part):
-                return True
-        return False
-    return type(value) not in _PLAIN and (hasattr(value, "to_numpy") or hasattr(value, "__dataclass_fields__"))
+def _may_have_index(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_may_have_index, value.values()))
+    if isinstance(value, tuple):
+        return any(map(_may_have_index, value))
+    return _kind_may_have_index(type(value))  # type: ignore[arg-type]  # a type can be hashed
+
+
+@functools.lru_cache(maxsize=256)
+def _kind_may_have_index(kind: type[Any]) -> bool:
+    """Whether an object of this type is one of pandas, or may hold one."""
+    return hasattr(kind, "to_numpy") or hasattr(kind, "__dataclass_fields__")
 
 
 def _leaves(label: str, value: object) -> Iterator[tuple[str, Any]]:
