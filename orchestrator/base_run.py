@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Never
 
-from spanwise.orchestrator.artifact import Artifact, Model
+from spanwise.orchestrator.artifact import Artifact, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Channel, Component, Resolver
@@ -23,7 +23,7 @@ from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
 from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunRequest
-from spanwise.orchestrator.store import Store, is_marked
+from spanwise.orchestrator.store import Address, Store, is_marked
 
 
 def find_base_run(store: Store, pipeline: Pipeline, selection: Selection, request: RunRequest) -> BaseRun:
@@ -169,12 +169,14 @@ class _Search:
                     if (withheld := history.objection(artifact)) is not None:
                         self._refuse_choice(candidate.run, name, artifact, withheld)
         if (found := self._find_learned(candidate, candidate.executions)) is not None:
-            raise UsageError(f"This part of {self._pipeline.name!r} would read {_describe_learned(candidate, *found)}")
+            raise UsageError(
+                f"This part of {self._pipeline.name!r} would read {self._describe_learned(candidate, *found)}"
+            )
 
     def _refuse_learned(self, selection: Selection, candidate: _Candidate) -> None:
-        """Refuses a run of which the part reads a model that has learned through its base what was refused since.
+        """Refuses a run of which the part reads a model that has learned what was refused since, also through its base.
 
-        Where the model has read it itself, the window would choose otherwise now, so that the run is out of date.
+        Where the model has read it through a window, that would choose otherwise now, so that the run is out of date.
         """
         found = self._find_learned(candidate, _nodes_read(self._pipeline, selection.run))
         if found is None:
@@ -184,7 +186,23 @@ class _Search:
         if self._request.trigger is Trigger.RESUME:
             what = f"Run {candidate.run.name} cannot be resumed, because the rest of it would read"
             insist = "Or resume it with what it has read"
-        raise UsageError(f"{what} {_describe_learned(candidate, *found)}{self._insist(insist, selection, candidate)}")
+        raise UsageError(
+            f"{what} {self._describe_learned(candidate, *found)}{self._insist(insist, selection, candidate)}"
+        )
+
+    def _describe_learned(self, candidate: _Candidate, model: Artifact, withheld: Withheld) -> str:
+        """The model of a run that has learned what was refused, and the command that says how to train without that."""
+        counted = Calendar.from_name(withheld.artifact.properties.get("calendar") or candidate.run.calendar)
+        span = counted.label(span_of_artifact(withheld.artifact))
+        tainted = shlex.join(["spanwise", "tainted", candidate.run.pipeline, "--span", span])
+        read = {artifact.id for found in self._store.producer(model).inputs.values() for artifact in found}
+        through = "" if withheld.artifact.id in read else " through the model that it was trained on from"
+        choice = format_choice((withheld.artifact,), candidate.run)
+        return (
+            f"run {candidate.run.number}, whose {model.name} learned from {choice}{through}, which does not count any "
+            f"more: {withheld}.\n"
+            f"See how to train without it:  {tainted}"
+        )
 
     def _find_learned(self, candidate: _Candidate, nodes: Iterable[str]) -> tuple[Artifact, Withheld] | None:
         """A model that one of these nodes has made in a run, and what it has learned that was refused since."""
@@ -197,19 +215,26 @@ class _Search:
         ]
         if not models:
             return None
-        for _, histories in self._histories(candidate):
-            for history, model in itertools.product(histories.values(), models):
+        run = self._seen_now(candidate.run)
+        for source in self._pipeline.judged:
+            address = Address(self._pipeline.name, source.node, source.key)
+            history = History(self._store, address, Examples, run, gated=(source,))
+            for model in models:
                 if (withheld := history.find_refused(model)) is not None:
                     return model, withheld
         return None
 
     def _histories(self, candidate: _Candidate) -> Iterator[tuple[str, Mapping[str, History]]]:
         """What each resolver of a run would choose from now, or would at the time of a replay."""
-        run = replace(candidate.run, as_of=self._as_of, replay=self._request.replay)
+        run = self._seen_now(candidate.run)
         for name in candidate.executions:
             node = self._pipeline.nodes.get(name)
             if isinstance(node, Resolver):
                 yield name, histories_of(self._store, run, node, {}, self._pipeline.scopes[name])
+
+    def _seen_now(self, run: Run) -> Run:
+        """The run with what is known now, or was at the time of a replay."""
+        return replace(run, as_of=self._as_of, replay=self._request.replay)
 
     def _refuse_choice(self, run: Run, resolver: str, artifact: Artifact, withheld: Withheld) -> Never:
         raise UsageError(
@@ -344,18 +369,6 @@ def _nodes_read(pipeline: Pipeline, part: Iterable[str]) -> list[str]:
             seen |= new
             todo += new
     return [name for name in pipeline.order if name in seen - part]
-
-
-def _describe_learned(candidate: _Candidate, model: Artifact, withheld: Withheld) -> str:
-    """The model of a run that has learned what was refused, and the command that says how to train without that."""
-    counted = Calendar.from_name(withheld.artifact.properties.get("calendar") or candidate.run.calendar)
-    span = counted.label(span_of_artifact(withheld.artifact))
-    tainted = shlex.join(["spanwise", "tainted", candidate.run.pipeline, "--span", span])
-    return (
-        f"run {candidate.run.number}, whose {model.name} learned from "
-        f"{format_choice((withheld.artifact,), candidate.run)} through the model that it was trained on from, which "
-        f"does not count any more: {withheld}.\nSee how to train without it:  {tainted}"
-    )
 
 
 def _channels_of_run(pipeline: Pipeline, node: str) -> list[Channel]:

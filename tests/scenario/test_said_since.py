@@ -158,6 +158,28 @@ def test_a_part_does_not_read_what_a_refused_span_was_learned_into_through_a_bas
 
 @pytest.mark.parametrize("refused", [1, 2])
 @pytest.mark.parametrize("words", [["resume", "flow/2"], ["run", "flow.py", "--only", "Pusher"]], ids=["resume", "run"])
+def test_the_same_holds_without_a_window(tmp_path, monkeypatch, capsys, words, refused):
+    """The node that trains reads what the gate passes on."""
+    text = WARM.replace("Learn(examples=window", "Learn(examples=check").replace("check, window,", "check,")
+    bench = CommandLine(tmp_path, monkeypatch, text)
+    for span in (1, 2):
+        bench.arrive(span, "a")
+    assert bench("run", "flow.py", "--span", "1", "--skip", "Pusher") == 0
+    (tmp_path / "serving").write_text("a file, so that the push fails")
+    assert bench("run", "flow.py", "--span", "2") == 1
+    (tmp_path / "serving").unlink()
+    assert bench("refuse", "flow.py", "--span", str(refused), "--because", "wrong unit") == 0
+
+    capsys.readouterr()
+    assert bench(*words) == 2
+    assert not (tmp_path / "serving").exists()
+    said = capsys.readouterr().err
+    assert f"learned from {refused} v1" in said
+    assert ("through the model that it was trained on from" in said) == (refused == 1)
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+@pytest.mark.parametrize("words", [["resume", "flow/2"], ["run", "flow.py", "--only", "Pusher"]], ids=["resume", "run"])
 def test_a_run_pushes_nothing_that_a_refused_span_was_learned_into_unless_its_base_run_is_named(
     tmp_path, monkeypatch, capsys, words, refused
 ):
