@@ -64,11 +64,15 @@ class SystemModel:
         version = max(self.lake[span])
         edition = Edition(span, version, self.lake[span][version])
         self.give(edition)
-        if edition not in self.overruled:
-            self.accepted[edition] = edition.value >= 0
+        self.check(edition)
         if not self.holds(edition):
             raise Fails("Check")
         return edition
+
+    def check(self, edition: Edition) -> None:
+        """The gate judges it, unless a person has."""
+        if edition not in self.overruled:
+            self.accepted[edition] = edition.value >= 0
 
     def give(self, edition: Edition) -> None:
         """It is the one that a run's source gave last."""
@@ -178,8 +182,8 @@ class SystemModel:
         """What the nodes of a run that died had recorded, each of them as far as it came."""
         if judged is not None:
             self.give(judged)
-            if "Check" in done and judged not in self.overruled:  # without a verdict, it counts as refused
-                self.accepted[judged] = judged.value >= 0
+            if "Check" in done:  # without a verdict, it counts as refused
+                self.check(judged)
         if learned is None:
             return
         if learned not in self.trained:

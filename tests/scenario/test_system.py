@@ -183,6 +183,11 @@ class Bench:
             found = store.newest(Address("system", "Learn", "model"))
             return [a.name for a in found if not is_marked(store, COLLECTED, a)][::-1]
 
+    def checked(self) -> Edition | None:
+        """What the gate of the last run has judged, if it is in that run."""
+        check = self._executions().get("Check")
+        return None if check is None or not check.inputs else self._edition(check.inputs["examples"][0])
+
     def learned_by(self, model: str) -> Learned:
         with self._opened() as store:
             return read(store.artifact(model).path)
@@ -663,6 +668,8 @@ def retraining(bench: Bench, words: list[str]) -> Step:
     def take(model: SystemModel) -> None:
         before = bench.runs()
         if bench.spanwise(*words) == 0 and bench.runs() > before and (learned := bench.learned()) is not None:
+            if (checked := bench.checked()) is not None:  # by a resumed run that had died before
+                model.check(checked)
             assert learned.window == model.window(bench.excluded())
             model.train(learned.window, learned.code)
 
