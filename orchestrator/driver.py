@@ -259,10 +259,9 @@ def _follow_person(node: Gate, run: Run, store: Store, inputs: Artifacts) -> Reu
 def _decided_by_person(artifact: Artifact, run: Run, store: Store) -> Verdict | None:
     """What a person has said of an artifact, or else of the same data of the same version, published before it."""
     address = Address(*artifact.name.split("/")[:3])
-    as_of = run.as_of if run.replay else None  # a parallel run of a backfill sees no other run, but what people say
-    before = versions_of(store, address, span_of(artifact), None, as_of=as_of)
+    before = versions_of(store, address, span_of(artifact), None, as_of=run.heard_until)
     same = [a for a in before if identity_of(a) == identity_of(artifact)]
-    said = (find_standing(store, "accepted", a, as_of=as_of).personal for a in [artifact, *reversed(same)])
+    said = (find_standing(store, "accepted", a, as_of=run.heard_until).personal for a in [artifact, *reversed(same)])
     return next((verdict for verdict in said if verdict is not None), None)
 
 
@@ -322,8 +321,7 @@ def _find_decided(node: Component, run: Run, store: Store, inputs: Artifacts) ->
     if not any(issubclass(spec.kind, Blessing) for spec in read_signature(type(node)).inputs.values()):
         return {}
     models = (a for found in inputs.values() for a in found if a.kind == Model.kind)
-    as_of = run.as_of if run.replay else None
-    said = [find_standing_of_model(store, model, as_of=as_of).personal for model in models]
+    said = [find_standing_of_model(store, model, as_of=run.heard_until).personal for model in models]
     words = [verdict.word for verdict in said if verdict is not None]
     return {"verdict": " and ".join(words)} if words else {}
 

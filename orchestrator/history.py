@@ -188,9 +188,7 @@ class History:
         """
         mine = {a.id for a in self.mine}
         for artifact, _ in self.served(pushed_by):
-            verdict = find_standing_of_model(
-                self.store, artifact, as_of=self.as_of, people_later=not self.run.replay
-            ).personal
+            verdict = find_standing_of_model(self.store, artifact, as_of=self.run.heard_until).personal
             if artifact.id not in mine and (verdict is None or verdict.given):
                 return artifact
         return next(self.blessed(), None)

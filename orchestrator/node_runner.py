@@ -205,8 +205,7 @@ class NodeRunner:
 
     def _personal_verdicts(self, models: Sequence[Artifact]) -> dict[str, Verdict]:
         """What people have said of these models, or of those that they were made of, by their names."""
-        as_of = self.run.as_of if self.run.replay else None
-        found = {m.name: find_standing_of_model(self.store, m, as_of=as_of).personal for m in models}
+        found = {m.name: find_standing_of_model(self.store, m, as_of=self.run.heard_until).personal for m in models}
         return {name: verdict for name, verdict in found.items() if verdict is not None}
 
     def _describe_fixes(self, artifact: Artifact) -> str:

@@ -83,6 +83,14 @@ class Run:
         return not self.replay and self.trigger is not Trigger.PUSH
 
     @property
+    def heard_until(self) -> datetime | None:
+        """Until when what people say counts; None: whenever it was said, as in each run that is no replay.
+
+        A parallel run of a backfill is to see no other run, so it has an `as_of`, but it hears people.
+        """
+        return self.as_of if self.replay else None
+
+    @property
     def name(self) -> str:
         """`pipeline/number`, unique."""
         return f"{self.pipeline}/{self.number}"

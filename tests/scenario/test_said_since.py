@@ -156,19 +156,24 @@ def test_a_part_does_not_read_what_a_refused_span_was_learned_into_through_a_bas
         ]
 
 
+def learn_and_refuse(bench, refused):
+    """Two runs train, the second on from the first, and neither pushes; then a person refuses a span."""
+    for span in (1, 2):
+        bench.arrive(span, "a")
+    assert bench("run", "flow.py", "--span", "1", "--skip", "Pusher") == 0
+    (bench.folder / "serving").write_text("a file, so that the push fails")
+    assert bench("run", "flow.py", "--span", "2") == 1
+    (bench.folder / "serving").unlink()
+    assert bench("refuse", "flow.py", "--span", str(refused), "--because", "wrong unit") == 0
+    return bench
+
+
 @pytest.mark.parametrize("refused", [1, 2])
 @pytest.mark.parametrize("words", [["resume", "flow/2"], ["run", "flow.py", "--only", "Pusher"]], ids=["resume", "run"])
 def test_the_same_holds_without_a_window(tmp_path, monkeypatch, capsys, words, refused):
     """The node that trains reads what the gate passes on."""
     text = WARM.replace("Learn(examples=window", "Learn(examples=check").replace("check, window,", "check,")
-    bench = CommandLine(tmp_path, monkeypatch, text)
-    for span in (1, 2):
-        bench.arrive(span, "a")
-    assert bench("run", "flow.py", "--span", "1", "--skip", "Pusher") == 0
-    (tmp_path / "serving").write_text("a file, so that the push fails")
-    assert bench("run", "flow.py", "--span", "2") == 1
-    (tmp_path / "serving").unlink()
-    assert bench("refuse", "flow.py", "--span", str(refused), "--because", "wrong unit") == 0
+    bench = learn_and_refuse(CommandLine(tmp_path, monkeypatch, text), refused)
 
     capsys.readouterr()
     assert bench(*words) == 2
@@ -184,14 +189,7 @@ def test_a_run_pushes_nothing_that_a_refused_span_was_learned_into_unless_its_ba
     tmp_path, monkeypatch, capsys, words, refused
 ):
     """The same for span 1, which the second model learned through its base, as for span 2, which it read itself."""
-    bench = CommandLine(tmp_path, monkeypatch, WARM)
-    for span in (1, 2):
-        bench.arrive(span, "a")
-    assert bench("run", "flow.py", "--span", "1", "--skip", "Pusher") == 0
-    (tmp_path / "serving").write_text("a file, so that the push fails")
-    assert bench("run", "flow.py", "--span", "2") == 1
-    (tmp_path / "serving").unlink()
-    assert bench("refuse", "flow.py", "--span", str(refused), "--because", "wrong unit") == 0
+    bench = learn_and_refuse(CommandLine(tmp_path, monkeypatch, WARM), refused)
 
     capsys.readouterr()
     assert bench(*words) == 2
