@@ -42,6 +42,8 @@ def find_renamed(store: Store, pipeline: str) -> dict[str, str]:
     are read in place of the other's: by a node that has read those before, and reads them no more.
     """
     newest = find_newest_successes(store, pipeline)
+    if len({done.component for done in newest.values()}) == len(newest):
+        return {}
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for run in store.runs(pipeline, limit=_RUNS):
