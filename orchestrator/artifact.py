@@ -409,6 +409,7 @@ class Evaluation(Artifact, kind="ModelEvaluation"):
 
     metrics: dict[str, float] | None  #: overall
     baseline_metrics: dict[str, float] | None
+    baseline_error: str | None  #: the baseline that failed and was ignored, and why
 
 
 class Blessing(Artifact, kind="ModelBlessing"):

@@ -183,6 +183,13 @@ class Component(Node):
         """
         return ()
 
+    def refuse_reuse(self, outputs: Mapping[str, Sequence[Artifact]]) -> str | None:  # noqa: ARG002
+        """Why these outputs of an earlier execution are made anew although its cache key is the same; None: reuse them.
+
+        For what was made without something that the key takes for read, such as an input whose files were damaged.
+        """
+        return None
+
     def _make_outputs(self, signature: Signature) -> Mapping[str, Channel]:
         return {n: Channel(self.name, n, s.kind, self, s.many, s.optional) for n, s in signature.outputs.items()}
 

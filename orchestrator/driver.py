@@ -116,7 +116,8 @@ def drive(
     made = {n: found for n, found in earlier.outputs.items() if n not in passed} if earlier is not None else {}
     gone = next(find_unreadable(store, made), None)
     other = next(_find_other_kinds(node, made), None)
-    if earlier is not None and gone is None and other is None:
+    unfit = node.refuse_reuse(made) if earlier is not None else None
+    if earlier is not None and gone is None and other is None and unfit is None:
         return Reuse(
             outputs={**passed, **made},
             reason=f"same inputs, parameters and code as {earlier.name}",
@@ -133,6 +134,8 @@ def drive(
         reason = f"the cached result of {earlier.name} is unusable: {what}"
     elif earlier is not None and other is not None:
         reason = f"the cached result of {earlier.name} is unusable: {other.name} was published as {other.kind}"
+    elif earlier is not None and unfit is not None:
+        reason = f"the result of {earlier.name} is not reused: {unfit}"
     return Execute(reason=reason, prepared=prepared, parameters=parameters, key=key)
 
 

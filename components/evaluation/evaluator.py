@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from spanwise.components.evaluation.metric import KNOWN, USUAL, Metric, suits
 from spanwise.components.evaluation.slicing import SPAN, Slicing
 from spanwise.components.evaluation.threshold import Finding, Threshold, judge
-from spanwise.orchestrator.artifact import Blessing, Evaluation, Examples, Model
+from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.code_digest import strip_addresses
@@ -77,6 +77,12 @@ class Evaluator(Component):
 
     def may_be_damaged(self) -> Sequence[str]:
         return ["baseline"] if self.parameters["on_baseline_error"] == "ignore" else []
+
+    def refuse_reuse(self, outputs: Mapping[str, Sequence[Artifact]]) -> str | None:
+        """A verdict without a baseline that failed holds for as long as that fails."""
+        errors = (artifact.properties.get("baseline_error") for found in outputs.values() for artifact in found)
+        error = next(filter(None, errors), None)
+        return None if error is None else f"it ignored a baseline that failed ({str(error).splitlines()[0]})"
 
     def check(self) -> None:
         check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
@@ -424,6 +430,8 @@ def _describe(evaluation: Evaluation, report: Mapping[str, object]) -> None:
     overall, old = report["overall"], report["baseline_overall"]
     assert isinstance(overall, Mapping), "as judged"
     evaluation.metrics = {name: value for name, value in overall.items() if value is not None}
+    if report["baseline_error"] is not None:
+        evaluation.baseline_error = str(report["baseline_error"])
     if isinstance(old, Mapping):
         evaluation.baseline_metrics = {name: value for name, value in old.items() if value is not None}
     log.info("model-evaluated", extra={"model": report["model"], "metrics": evaluation.metrics})

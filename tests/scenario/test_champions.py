@@ -200,6 +200,24 @@ def test_a_damaged_baseline_may_be_ignored(rides, damage):
     assert only(judged.executions["Pusher"], "pushed_model").properties["pushed"] == 1
 
 
+def test_a_verdict_without_a_baseline_that_failed_ends_with_the_failure(rides):
+    """Once the champion is whole again, a model that is worse was pushed by a verdict that had not compared it."""
+    first = rides.run(1)
+    file = only(first.executions["Trainer"], "model").path / "told.json"
+    whole = file.read_text()
+    file.write_text(whole[::-1])
+    rides.run(2, max_rise=0.0, on_baseline_error="ignore", pushes=False)
+    file.write_text(whole)
+
+    judged = rides.run(2, max_rise=0.0, on_baseline_error="ignore")
+
+    assert judged.executions["Evaluator"].reason.startswith(
+        "the result of p/2/Evaluator/1 is not reused: it ignored a baseline that failed (p/Trainer/model/1: its files"
+    )
+    assert only(judged.executions["Evaluator"], "blessing").properties["blessed"] == 0
+    assert only(judged.executions["Pusher"], "pushed_model").properties["pushed"] == 0
+
+
 def test_a_candidate_that_fails_is_never_ignored(rides):
     """Only the baseline may be."""
     failed = rides.run(2, x=7, broken=7, on_baseline_error="ignore")
