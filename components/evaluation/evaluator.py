@@ -220,6 +220,9 @@ class Evaluator(Component):
         if refusals is not None:
             assert blessing is not None, "an output is always given"
             _bless(blessing, model, baseline, refusals, baseline_error)
+        elif thresholds or slice_thresholds:
+            why = "every slice is small, or its labels leave the metric undefined"
+            log.warning("model-not-judged", extra={"model": model.name, "reason": why})
 
 
 # --- checks -------------------------------------------------------------------------------------------------------
@@ -388,7 +391,8 @@ def _judge_measurement(
             if not small:
                 found = judge(mine, each.metrics, each.baseline_metrics)
                 findings += _of_slice(found, values, each.metrics, beside, measurement.unscored[model])
-    refusals = [f.reason for f in findings if f.passed is False] if findings else None
+    judged = any(finding.judges for finding in findings)
+    refusals = [_explain(f, baseline) for f in findings if f.passed is False] if judged else None
     described = overall.plain()
     report = {
         "rows": measurement.rows,
@@ -410,6 +414,13 @@ def _judge_measurement(
         "slices": slices,
     }
     return report, refusals
+
+
+def _explain(finding: Finding, baseline: str | None) -> str:
+    """Why a bound is not met; with the way out where the baseline is such that nothing ever will."""
+    if not finding.lacks_baseline:
+        return finding.reason
+    return f"{finding.reason}. Take the baseline's blessing back:  spanwise unbless {baseline} --because TEXT"
 
 
 def _of_slice(

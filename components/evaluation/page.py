@@ -43,7 +43,7 @@ def _write_verdict(document: ReportPage, report: Report) -> None:
     ]
     why = [escaped(reason) for reason in reasons]
     if blessed is None:
-        why = ["There are no thresholds, so the model was not judged."]
+        why = ["There are no thresholds, or none that could be applied, so the model was not judged."]
     elif not why:
         why = [f"All {len(_list_judged(report))} bounds are met."]
     unjudged = [t for t in _list(report["thresholds"]) if isinstance(t, Mapping) and t["passed"] is None]

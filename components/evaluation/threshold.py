@@ -17,7 +17,7 @@ class Threshold:
 
     `max_drop` and the other relative bounds compare with the baseline on the same examples; a negative one requires an
     improvement: `max_drop=-0.01` means "better by at least 0.01". Without a baseline (the first run of a pipeline) they
-    do not apply. An undefined metric (NaN) satisfies no bound.
+    do not apply. An undefined metric (NaN) satisfies no bound, with or without a baseline.
     """
 
     at_least: float | None = None
@@ -62,10 +62,24 @@ class Finding:
         if self.baseline is None:
             value, limit = format_apart(self.value, self.limit, 6, "g")
             return f"{metric} is {value}; {self.bound}={limit} is required"
+        if self.lacks_baseline:
+            return (
+                f"{metric} is {self.value:.6g} and undefined for the baseline; {self.bound}={self.limit:g} is required"
+            )
         return (
             f"{metric} is {self.value:.6g} and the baseline's is {self.baseline:.6g}; "
             f"{self.bound}={self.limit:g} is required"
         )
+
+    @property
+    def lacks_baseline(self) -> bool:
+        """Whether the metric is undefined for the baseline alone, which no candidate can be compared with."""
+        return self.baseline is not None and math.isnan(self.baseline) and not math.isnan(self.value)
+
+    @property
+    def judges(self) -> bool:
+        """Whether the bound was applied, or would have been if there were a baseline."""
+        return self.passed is not None or not math.isnan(self.value)
 
     @property
     def _way_out(self) -> str:
@@ -110,7 +124,7 @@ def _findings(metric: str, threshold: Threshold, value: float, baseline: float |
     ):
         if limit is not None:
             within = worse < math.inf and is_at_most(worse, limit * unit, scale=scale)  # no share of infinity is finite
-            passed = None if baseline is None else within
+            passed = None if baseline is None and not math.isnan(value) else within
             yield _finding(metric, bound, limit, value, baseline, passed=passed)
 
 

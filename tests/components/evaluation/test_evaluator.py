@@ -32,6 +32,11 @@ def score(model_dir, table):
     return table[(model_dir / "column").read_text()].fill_null(0.5).to_numpy()
 
 
+def raw(model_dir, table):
+    """The same without a score for missing ones."""
+    return table[(model_dir / "column").read_text()].to_numpy()
+
+
 def late(table):
     """A label that is made; there is none where y and w disagree about it."""
     y, w = table["y"].to_numpy(), table["w"].to_numpy()
@@ -313,6 +318,30 @@ def test_a_report_says_nothing_of_memory(tmp_path):
     assert report(execution)["predict_fn"] == "functools.partial(<function score>)"
 
 
+def test_labels_that_leave_every_bound_undefined_give_no_verdict(tmp_path):
+    """As where every slice is small: any model was blessed where the labels of all slices were of one class."""
+    rows = {1: {**MANY[7], "y": [0] * len(MANY[7]["y"])}}
+
+    execution = evaluated(tmp_path, rows=rows, slices=("origin",), slice_thresholds={"auc": Threshold(at_least=0.9)})
+
+    assert "blessing" not in execution.outputs
+    assert report(execution)["blessed"] is None
+    assert "none that could be applied" in page(execution)
+
+
+def test_a_metric_that_is_undefined_for_the_baseline_alone_names_the_way_out(tmp_path):
+    """Nothing can be compared with it, and so no model would ever be blessed."""
+    rows = {1: {"x": [0.9, 0.1] * 3, "y": [1, 0] * 3, "z": [0.9, math.nan] * 3}}
+
+    execution = evaluated(tmp_path, rows=rows, rival="z", predict_fn=raw, thresholds={"auc": Threshold(max_drop=0.1)})
+
+    (reason,) = only(execution, "blessing").properties["reasons"]
+    assert reason == (
+        "auc is 1 and undefined for the baseline; max_drop=0.1 is required. Take the baseline's blessing back:  "
+        "spanwise unbless p/baseline/artifact/1 --because TEXT"
+    )
+
+
 def test_the_first_run_has_no_baseline_and_only_values_count(tmp_path):
     """Without a baseline, changes are not judged; values are (TFX)."""
     before = nodes(tmp_path)[:-1]
@@ -448,6 +477,8 @@ def test_a_threshold_that_bounds_nothing_or_everything_is_refused(bounds):
         (Threshold(max_rise_ratio=0.5), -0.25, -0.5, True),
         (Threshold(max_rise_ratio=0.1), -0.25, -0.5, False),
         (Threshold(max_drop=9), 0.5, math.nan, False),
+        (Threshold(max_drop=9), 0.5, None, None),
+        (Threshold(max_drop=9), math.nan, None, False),
         (Threshold(max_drop_ratio=9), math.nan, 0.5, False),
     ],
 )
