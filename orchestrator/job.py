@@ -10,6 +10,7 @@ from spanwise.orchestrator.artifact import Artifact, ArtifactArchive
 from spanwise.orchestrator.placement import Placement
 from spanwise.orchestrator.replica import ALONE, ONE, Gang, Replica
 from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.signature import ModelOrigin
 from spanwise.orchestrator.verdict import Verdict
 
 GRACE_S = 10.0
@@ -52,7 +53,7 @@ class NodeJob:
     judges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the gates that have judged what is verified
     limits: Limits = field(default_factory=Limits)
     archive: ArtifactArchive | None = None  #: where the files of outputs are kept besides
-    origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
+    origins: Mapping[str, ModelOrigin] = field(default_factory=dict)  #: of each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
     gang: Gang = ALONE  #: the processes that do the work together
     replica: Replica = ONE  #: which of them this job is

@@ -19,16 +19,17 @@ from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
 from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StorageError, StoreError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes
-from spanwise.orchestrator.history import span_of
+from spanwise.orchestrator.history import span_of, version_of
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
+from spanwise.orchestrator.lineage import may_hold_rows
 from spanwise.orchestrator.log_uploads import LogUploads
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.pool import Pools, Slot
 from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_dir import run_dir, set_aside
-from spanwise.orchestrator.signature import read_signature
+from spanwise.orchestrator.signature import ModelOrigin, read_signature
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, find_standing_of_model, judges_of, verdict_of, verdicts_of
 
@@ -240,7 +241,7 @@ class NodeRunner:
                 inputs=inputs,
                 verify=unverified,
                 judges={a.name: found for a in unverified if (found := self._judges(a))},
-                origins={m.name: self.store.producer(m).run_name for m in _models(inputs)},
+                origins={m.name: _origin_of(self.store.producer(m)) for m in _models(inputs)},
                 verdicts=self._personal_verdicts(_models(inputs)),
                 prepared=plan.prepared,
                 outputs={
@@ -290,6 +291,12 @@ class NodeRunner:
     @property
     def _folder(self) -> Path:
         return run_dir(self.root, self.run)
+
+
+def _origin_of(maker: Execution) -> ModelOrigin:
+    read = itertools.chain(*maker.inputs.values())
+    rows = [a for a in read if may_hold_rows(a.kind) and isinstance(a.properties.get("span"), int)]
+    return ModelOrigin(maker.run_name, frozenset((span_of(a), version_of(a)) for a in rows))
 
 
 def _models(inputs: Artifacts) -> list[Artifact]:

@@ -65,6 +65,14 @@ def stay_here() -> None:
     """What committing checkpoints is where only one machine needs them."""
 
 
+@dataclass(frozen=True)
+class ModelOrigin:
+    """How a model was made."""
+
+    run: str  #: `pipeline/number`
+    spans: frozenset[tuple[int, int | None]]  #: with their versions, of the rows that it was made of
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """The facts of the attempt that `run` is."""
@@ -76,7 +84,7 @@ class Attempt:
     checkpoints: Path  #: a folder that the next attempt in this run finds as this one left it
     snapshots: str | Path  #: where dataset snapshots are, shared by all pipelines below this root; a URL if it is one
     check_fence: Callable[[], None]  #: raises Fenced when the lease is lost; call it before an external effect
-    origins: Mapping[str, str] = field(default_factory=dict)  #: the run that made each model that is read, by its name
+    origins: Mapping[str, ModelOrigin] = field(default_factory=dict)  #: of each model that is read, by its name
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)  #: of people, on models that are read, by their names
     damaged: Mapping[str, str] = field(default_factory=dict)  #: what was found of `may_be_damaged` inputs, by name
     commit_checkpoints: Callable[[], None] = stay_here

@@ -15,11 +15,11 @@ from spanwise.components.evaluation.slicing import SPAN, Slicing
 from spanwise.components.evaluation.threshold import Finding, Threshold, judge
 from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation, Examples, Model
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
-from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import strip_addresses
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, UnreadableInput
-from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
+from spanwise.orchestrator.signature import Attempt, Input, ModelOrigin, Output, check_call
 
 if TYPE_CHECKING:
     from spanwise.components.evaluation.bootstrap import ResampleMethod
@@ -182,15 +182,18 @@ class Evaluator(Component):
                 role = "candidate" if failed.model == model.name else "baseline"
                 raise NodeFailed(_explain_failure(self.name, failed, role, attempt.origins)) from failed
             log.warning("baseline-ignored", extra={"model": failed.model, "reason": str(failed)})
-            baseline, baseline_error = None, f"{failed.model}: {failed}"
+            baseline_error = f"{failed.model}: {failed}"
+            baseline = rival = None
             measurement = measure(replace(spec, models={model.name: model.path}))
         _refuse_left_out(self.name, measurement, small_slice_rows, slice_thresholds or {})
         _log_gaps(measurement, ordered, split)
+        others = None if rival is None else _find_other_versions(ordered, rival.name, attempt.origins)
         judged, refusals = _judge_measurement(
             measurement,
             intervals,
             model=model.name,
             baseline=None if baseline is None else baseline.name,
+            baseline_versions=others,
             small_rows=small_slice_rows,
             thresholds=thresholds or {},
             slice_thresholds=slice_thresholds or {},
@@ -200,6 +203,7 @@ class Evaluator(Component):
             "model": model.name,
             "baseline": None if baseline is None else baseline.name,
             "baseline_error": baseline_error,
+            "baseline_versions": others,
             "split": split,
             "spans": sorted({e.span for e in examples}),
             "window": [Calendar(e.calendar or "number").label(e.span) for e in (ordered[0], ordered[-1])],
@@ -368,6 +372,7 @@ def _judge_measurement(
     *,
     model: str,
     baseline: str | None,
+    baseline_versions: str | None,
     small_rows: int,
     thresholds: Mapping[str, Threshold],
     slice_thresholds: Mapping[str, Threshold],
@@ -392,7 +397,13 @@ def _judge_measurement(
                 found = judge(mine, each.metrics, each.baseline_metrics)
                 findings += _of_slice(found, values, each.metrics, beside, measurement.unscored[model])
     judged = any(finding.judges for finding in findings)
-    refusals = [_explain(f, baseline) for f in findings if f.passed is False] if judged else None
+    unmet = [finding for finding in findings if finding.passed is False]
+    refusals = [_explain(finding, baseline) for finding in unmet] if judged else None
+    if refusals and baseline_versions is not None and any(finding.baseline is not None for finding in unmet):
+        refusals.append(
+            f"the baseline learned from {baseline_versions}, other versions of what is measured: it may know rows that "
+            "have moved between the splits since, and look better than it is"
+        )
     described = overall.plain()
     report = {
         "rows": measurement.rows,
@@ -463,7 +474,23 @@ def _bless(
     (blessing.path / ("NOT_BLESSED" if refusals else "BLESSED")).touch()
 
 
-def _explain_failure(node: str, failed: ModelFailed, role: str, origins: Mapping[str, str]) -> str:
+def _find_other_versions(measured: Sequence[Examples], baseline: str, origins: Mapping[str, ModelOrigin]) -> str | None:
+    """The versions of these spans that the baseline learned from and that are not measured; None where there are none.
+
+    Rows are divided by a hash of the whole row, unless told otherwise. One that was corrected may have moved from
+    `train`, where the model has learned it, to the split that is measured.
+    """
+    versions = {examples.span: examples.version for examples in measured}
+    learned = origins[baseline].spans if baseline in origins else ()
+    others = sorted((span, version) for span, version in learned if version != versions.get(span, version))
+    if not others:
+        return None
+    found = format_versions(others, Calendar.from_name(measured[0].calendar))
+    log.warning("baseline-learned-other-versions", extra={"model": baseline, "versions": found})
+    return found
+
+
+def _explain_failure(node: str, failed: ModelFailed, role: str, origins: Mapping[str, ModelOrigin]) -> str:
     """Which model failed, why, and what to type."""
     ways = (
         "No model is judged until its own predictions work: correct run_fn or predict_fn, then run again."
@@ -472,7 +499,7 @@ def _explain_failure(node: str, failed: ModelFailed, role: str, origins: Mapping
         f'before it is the baseline:  spanwise unbless {failed.model} --because "cannot be loaded"\n'
         "Or evaluate without a baseline that fails: on_baseline_error='ignore'."
     )
-    made_by = f", made by run {origins[failed.model]}," if failed.model in origins else ""
+    made_by = f", made by run {origins[failed.model].run}," if failed.model in origins else ""
     return f"{node}: the {role} {failed.model}{made_by} could not predict: {failed}\n{ways}"
 
 

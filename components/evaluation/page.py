@@ -69,6 +69,11 @@ def _list_notes(report: Report) -> list[str]:
     notes.append("no baseline" if beside is None else f"baseline {beside}")
     if report["baseline_error"] is not None:
         notes.append(f"the baseline was ignored, because it failed: {str(report['baseline_error']).splitlines()[0]}")
+    if report["baseline_versions"] is not None:
+        notes.append(
+            f"the baseline learned from {report['baseline_versions']}, other versions of what is measured here: it may "
+            "know rows that have moved between the splits since, and look better than it is (see split_key)"
+        )
     if report["rows_without_label"]:
         notes.append(f"{_number(report['rows_without_label']):,.0f} rows without a label are left out")
     for model, count in _mapping(report["rows_without_score"]).items():
