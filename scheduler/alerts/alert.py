@@ -264,6 +264,22 @@ def trouble_alert(
     )
 
 
+CLOCK_SET_BACK = "the clock was set back"
+
+
+def clock_alert(pipeline: str, *, at: datetime, site: Site, set_back: timedelta) -> Alert:
+    """The clock stands before the last tick that was taken, so nothing is due."""
+    error = f"The clock is {set_back} behind the last tick that was taken; nothing is due until then."
+    return trouble_alert(CLOCK_SET_BACK, at=at, site=site, error=error, pipeline=pipeline)
+
+
+def clock_recovery(pipeline: str, *, at: datetime, site: Site) -> Alert:
+    """The end of that."""
+    summary = "the clock has caught up with the last tick that was taken"
+    cause = trouble_cause(CLOCK_SET_BACK, site, pipeline)
+    return recovery_alert(pipeline, at=at, site=site, cause=cause, summary=summary)
+
+
 def trouble_cause(what: str, site: Site, pipeline: str = "") -> str:
     """The cause of an alert about a scheduler: that of another host may be well, and does not end it."""
     return f"scheduler {pipeline} {what} on {site.host}"

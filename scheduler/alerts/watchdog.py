@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from spanwise.scheduler.alerts import channel, outbox
-from spanwise.scheduler.alerts.alert import Alert, Site, freshness_alert, local_site, missed_alert, recovery_alert
+from spanwise.scheduler.alerts.alert import (
+    Alert,
+    Site,
+    clock_alert,
+    clock_recovery,
+    freshness_alert,
+    local_site,
+    missed_alert,
+    recovery_alert,
+)
 from spanwise.scheduler.ledger.schedule_status import ScheduleStatus
 from spanwise.scheduler.project.settings import Settings
 
@@ -48,4 +57,10 @@ def list_alerts(status: ScheduleStatus, now: datetime, site: Site) -> Iterator[A
         yield freshness_alert(pipeline, at=now, site=site, pushed=status.stale.pushed, allowed=status.stale.allowed)
     else:
         cause = f"freshness {pipeline}"
-        yield recovery_alert(pipeline, at=now, site=site, cause=cause, summary="a model was pushed")
+        yield recovery_alert(
+            pipeline, at=now, site=site, cause=cause, summary="the model that serves is no longer too old"
+        )
+    if status.set_back:
+        yield clock_alert(pipeline, at=now, site=site, set_back=status.set_back)
+    else:
+        yield clock_recovery(pipeline, at=now, site=site)

@@ -19,7 +19,6 @@ from spanwise.scheduler.schedule.timetable import Timetable
 
 log = logging.getLogger("spanwise.scheduler")
 
-CLOCK_SET_BACK = "the clock was set back"
 
 MEASURES = 10
 """How often progress is measured in the time after which a run counts as stalled."""
@@ -31,25 +30,28 @@ class ConditionAlerts:
     def __init__(self, key: str, services: SchedulerServices) -> None:
         self._key = key
         self._services = services
-        self._alerted: set[str] = set()  # conditions that hold and were alerted: overrun-ahead, clock-set-back
+        self._overrun_alerted = False  # that runs take too much of the time between two ticks, which holds
+        self._was_set_back: bool | None = None  # the clock, at the last look; None before the first
         self._was_stale: bool | None = None  # at the last look; None before the first
 
     def look_again(self) -> None:
         """What holds is asked anew, and whether it was alerted: the schedule is another, and alerts may have ended."""
         self._was_stale = None
-        self._alerted.discard("overrun-ahead")
+        self._overrun_alerted = False
 
     def report_clock(self, set_back: timedelta, now: datetime) -> None:
-        """Alerts once when the clock was set back behind the newest tick, and once when it has caught up."""
-        what, site = CLOCK_SET_BACK, self._services.site
-        if set_back and "clock-set-back" not in self._alerted:
-            error = f"The clock is {set_back} behind the last tick that was taken; nothing is due until then."
-            self._services.send(alert.trouble_alert(what, at=now, site=site, error=error, pipeline=self._key))
-        elif not set_back and "clock-set-back" in self._alerted:
-            cause = alert.trouble_cause(what, site, self._key)
-            summary = "the clock has caught up with the last tick that was taken"
-            self._services.send(alert.recovery_alert(self._key, at=now, site=site, cause=cause, summary=summary))
-        self._note("clock-set-back", holds=bool(set_back))
+        """Alerts once when the clock was set back behind the newest tick, and once when it has caught up.
+
+        Earlier schedulers of this host have looked too: whichever sees the end announces it.
+        """
+        site = self._services.site
+        if set_back and not self._was_set_back:
+            self._services.send(alert.clock_alert(self._key, at=now, site=site, set_back=set_back))
+        elif not set_back and self._was_set_back is not False:
+            recovery = alert.clock_recovery(self._key, at=now, site=site)
+            if self._was_set_back or outbox.was_alerted(self._services.place, recovery.cause):
+                self._services.send(recovery)
+        self._was_set_back = bool(set_back)
 
     def check_freshness(self, store: Store, record: ScheduleRecord, now: datetime) -> None:
         """Alerts once when the model in service becomes stale, and once when a model was pushed again.
@@ -66,7 +68,9 @@ class ConditionAlerts:
                 self._services.send(alert.freshness_alert(self._key, at=now, site=site, pushed=pushed, allowed=allowed))
         elif stale is None and self._was_stale is not False:
             self._services.send(
-                alert.recovery_alert(self._key, at=now, site=site, cause=cause, summary="a model was pushed")
+                alert.recovery_alert(
+                    self._key, at=now, site=site, cause=cause, summary="the model that serves is no longer too old"
+                )
             )
         self._was_stale = stale is not None
 
@@ -79,11 +83,11 @@ class ConditionAlerts:
             self._services.send(
                 alert.recovery_alert(self._key, at=now, site=site, cause=cause, summary="runs end in time")
             )
-        elif "overrun-ahead" not in self._alerted and not outbox.was_alerted(self._services.place, cause):
+        elif not self._overrun_alerted and not outbox.was_alerted(self._services.place, cause):
             log.warning("overrun-forecast", extra={"pipeline": self._key, "reason": why})
             facts = format_forecast(forecast)
             self._services.send(alert.forecast_alert(self._key, at=now, site=site, forecast=why, facts=facts))
-        self._note("overrun-ahead", holds=bool(why))
+        self._overrun_alerted = bool(why)
 
     def watch_progress(
         self, tick: OpenTick, store: Store, limit: timedelta | None, now: datetime, monotonic: float
@@ -107,6 +111,3 @@ class ConditionAlerts:
             facts = {"pipeline": self._key, "tick": name, "run": run.name, "quiet_s": quiet.total_seconds()}
             log.warning("run-stalled", extra=facts)
             self._services.send(alert.stall_alert(run, at=now, site=self._services.site, quiet=quiet, tick=name))
-
-    def _note(self, condition: str, *, holds: bool) -> None:
-        (self._alerted.add if holds else self._alerted.discard)(condition)

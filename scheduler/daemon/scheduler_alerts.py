@@ -11,7 +11,6 @@ from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.lease import Clock
 from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.alerts.outbox_store import digest_cause
-from spanwise.scheduler.daemon.condition_alerts import CLOCK_SET_BACK
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.settings import Settings
@@ -82,7 +81,7 @@ class SchedulerAlerts:
         site, endings = self._services.site, []
         for key in over:
             causes = [f"{kind} {key}" for kind in LASTING_KINDS]
-            causes += [alert.trouble_cause(what, site, key) for what in (CLOCK_SET_BACK, PIPELINE_NOT_SCHEDULED)]
+            causes += [alert.trouble_cause(what, site, key) for what in (alert.CLOCK_SET_BACK, PIPELINE_NOT_SCHEDULED)]
             causes += [f"stall {pipeline_of(key)}"] if pipeline_of(key) in stalled else []
             endings += [(key, cause, SCHEDULE_OVER) for cause in causes]
         self.end_standing(endings, now)

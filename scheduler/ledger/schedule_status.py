@@ -25,9 +25,10 @@ from spanwise.scheduler.ledger.past_runs import list_past_runs
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, is_over, list_keys, list_schedules, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks, newest_tick
+from spanwise.scheduler.schedule.due import ON_TIME_S
 from spanwise.scheduler.schedule.forecast import Forecast, make_forecast
 from spanwise.scheduler.schedule.outcome import TickClosure
-from spanwise.scheduler.schedule.schedule_key import part_of, pipeline_of
+from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -60,11 +61,12 @@ class ScheduleStatus:
     pushed: datetime | None
     overdue: OverdueTicks | None
     stale: StaleModel | None
+    set_back: timedelta = timedelta(0)  #: how far the clock stands before the last tick; nothing is due until then
 
     @property
     def healthy(self) -> bool:
         """Whether nothing about it needs attention."""
-        return self.overdue is None and self.stale is None
+        return self.overdue is None and self.stale is None and not self.set_back
 
 
 def find_schedule(store: Store, key: str) -> ScheduleRecord:
@@ -224,9 +226,12 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
         newest_tick(store, key),
         current_pause(store, key, now),
     )
+    set_back = timedelta(0)
+    if newest is not None and not schedule.replaced and part_of(key) != DATA:
+        set_back = max(newest.tick.at - now, set_back)
     return ScheduleStatus(
         schedule=schedule,
-        next=None if schedule.replaced else next(ticks(schedule.timetable, now), None),
+        next=None if schedule.replaced else next(ticks(schedule.timetable, now + set_back), None),
         newest=newest,
         running=None if holder is None else find_run(store, holder),
         paused=paused,
@@ -236,6 +241,7 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
         if schedule.replaced
         else find_overdue(store, schedule, now, newest=newest, paused=paused, holder=holder),
         stale=None if schedule.replaced else find_stale(store, schedule, now),
+        set_back=set_back if set_back.total_seconds() > ON_TIME_S else timedelta(0),
     )
 
 
@@ -320,6 +326,9 @@ def list_problems(status: ScheduleStatus) -> list[str]:
         what = "was left open by a scheduler that is gone" if late.abandoned else "is overdue, so no scheduler runs"
         more = f", and {late.count - 1} after it" if late.count > 1 else ""
         problems.append(f"the tick {late.first.name} {what}{more}")
+    if status.set_back:
+        behind = format_duration(status.set_back.total_seconds())
+        problems.append(f"the clock is {behind} behind the last tick that was taken, and nothing is due until then")
     if status.stale is not None:
         pushed = status.stale.pushed
         age = "no model was ever pushed" if pushed is None else f"no model was pushed since {format_time(pushed)}"

@@ -7,7 +7,7 @@ inserts the attempt that would have come next, so that none can begin afterwards
 | claim                | is                                                                                          |
 |----------------------|---------------------------------------------------------------------------------------------|
 | `tick k@name`        | the tick was taken, by a scheduler                                                          |
-| `ticknumber k#n`     | the n-th tick of the schedule; later in time than the one before                            |
+| `ticknumber k#n`     | the n-th tick of the schedule; later in time than the one before, but for arrived data      |
 | `holder k@name%j`    | another scheduler looks after it now, the j-th since it was taken                           |
 | `attempt k@name#i`   | its i-th run has begun; or, sealed, never will                                              |
 | `overrun k@name`     | a later tick, or a person, is ending its run                                                |
@@ -29,7 +29,7 @@ from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.numbered import is_settled, newest_number, read_claim
 from spanwise.scheduler.ledger.numbered import settle as settle_number
 from spanwise.scheduler.schedule.outcome import TickClosure, TickEnd
-from spanwise.scheduler.schedule.schedule_key import pipeline_of
+from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
 from spanwise.scheduler.schedule.ticks import Tick
 
 _MOST_ENDED = 100
@@ -186,7 +186,10 @@ def _comes_after(store: Store, key: str, tick: Tick, number: int) -> bool:
         return True
     name = str(read_claim(store, "ticknumber", f"{key}#{number}").facts["tick"])
     newest = record_of(TakenTick, read_claim(store, "tick", claim_name(key, name)))
-    return newest.tick.at < tick.at and store.find_claim("tick", claim_name(key, tick.name)) is None
+    # what has arrived is known by its name, whatever the clock says
+    return (part_of(key) == DATA or newest.tick.at < tick.at) and store.find_claim(
+        "tick", claim_name(key, tick.name)
+    ) is None
 
 
 def end_tick(store: Store, record: TickRecord, end: TickEnd, *, now: datetime) -> bool:

@@ -69,6 +69,18 @@ def test_a_model_that_is_fresh_again_is_announced_whichever_scheduler_sees_it(sc
     assert schedulers.deliver() == ["freshness", "recovery"]
 
 
+@pytest.mark.parametrize(("host", "announced"), [("one", True), ("two", False)])
+def test_a_clock_that_has_caught_up_is_announced_by_the_next_scheduler_of_its_host(
+    schedulers: Schedulers, host: str, announced: bool
+) -> None:
+    """As `schedule tick` from cron is another each time; the clock of another host may never have been set back."""
+    schedulers.start("one").report_clock(timedelta(hours=3), NOON)
+
+    schedulers.start(host).report_clock(timedelta(0), NOON)
+
+    assert schedulers.deliver() == ["scheduler", *(["recovery"] if announced else [])]
+
+
 def test_a_model_that_became_fresh_while_no_scheduler_ran_is_announced(schedulers: Schedulers) -> None:
     """The first look of a scheduler that is started is at what others have alerted."""
     schedulers.start("one").check_freshness(schedulers.store, STALE, NOON)

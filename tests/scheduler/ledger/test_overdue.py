@@ -15,10 +15,13 @@ from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock
+from spanwise.scheduler.alerts.alert import Site
+from spanwise.scheduler.alerts.watchdog import list_alerts
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, find_stale, last_push, measure_progress
 from spanwise.scheduler.ledger.pauses import current_pause
+from spanwise.scheduler.ledger.schedule_status import list_problems, read_status
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, newest_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
@@ -28,6 +31,7 @@ from spanwise.scheduler.schedule.timetable import Timetable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+RAN = TickEnd(outcome=TickOutcome.RAN, run=1)
 HOURLY = Timetable("p", cron="0 * * * *", span=days_before(1))
 
 
@@ -47,6 +51,24 @@ def overdue(store: MemoryStore, known: ScheduleRecord, minutes: int) -> OverdueT
     now = NOON + minutes * MINUTE
     newest, paused, holder = newest_tick(store, "p"), current_pause(store, "p", now), find_holder(store, "p", now)
     return find_overdue(store, known, now, newest=newest, paused=paused, holder=holder)
+
+
+def test_a_schedule_whose_clock_was_set_back_is_not_healthy_and_promises_no_tick_before_it_has_caught_up() -> None:
+    """Nothing is due until then: it said that the next tick was an hour away, and that all was well."""
+    store = MemoryStore()
+    hourly(store)
+    ahead = NOON + timedelta(hours=3)
+    claim_tick(store, "p", Tick(at=ahead, name="ahead", wall=ahead, span=1), holder=1, now=ahead, end=RAN)
+
+    status = read_status(store, "p", NOON)
+
+    assert not status.healthy
+    assert list_problems(status) == [
+        "the clock is 3 h 00 min behind the last tick that was taken, and nothing is due until then"
+    ]
+    assert status.next is not None
+    assert status.next.at == ahead + timedelta(hours=1)
+    assert [found.kind for found in list_alerts(status, NOON, Site(host="h", folder=Path()))][-1] == "scheduler"
 
 
 def test_a_tick_is_overdue_when_nobody_has_taken_it_for_a_minute() -> None:

@@ -60,6 +60,17 @@ def take(store: Store, day: int, holder: int = 1, end: TickEnd | None = None) ->
     return record
 
 
+@pytest.mark.parametrize(("key", "taken"), [("p", False), ("p:data", True)], ids=["of a cron", "of data"])
+def test_data_that_arrives_is_taken_while_the_clock_stands_before_the_last_tick(
+    store: Store, key: str, taken: bool
+) -> None:
+    """It has a name of its own; a tick of a cron would be one that has come before."""
+    assert claim_tick(store, key, tick(3), holder=1, now=THREE + 3 * DAY, end=RAN) is not None
+
+    assert (claim_tick(store, key, tick(1), holder=1, now=THREE + DAY) is not None) == taken
+    assert claim_tick(store, key, tick(3), holder=1, now=THREE + DAY) is None
+
+
 def test_a_tick_is_taken_once(store: Store) -> None:
     """Whoever comes second is told that it is not theirs."""
     first = claim_tick(store, "p", tick(1), holder=1, now=THREE)
