@@ -15,7 +15,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.due import DueTicks, OlderTicks, must_wait
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome, join_spans
 from spanwise.scheduler.schedule.overrun import KillThenStart, SkipTick, decide_overrun
-from spanwise.scheduler.schedule.retry import decide_retry
+from spanwise.scheduler.schedule.retry import RetryRun, decide_retry
 from spanwise.scheduler.schedule.ticks import Tick, latest, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -109,7 +109,11 @@ def decide_due(seen: DueObservation, timetable: Timetable) -> list[DueAction]:
         actions.append(RecordMissed(due))
     if not due.run:
         return actions
-    actions += [EndSuperseded(each.record, _decide_end(each, timetable.retry)) for each in seen.superseded]
+    awaited = [each for each in seen.superseded if _awaits_retry(each, due, timetable)]
+    ended = [each for each in seen.superseded if each not in awaited]
+    actions += [EndSuperseded(each.record, _decide_end(each, timetable.retry)) for each in ended]
+    if awaited:
+        return [*actions, WaitForRun(is_ours=True)]
     if seen.running is not None and (seen.running.ending or must_wait(due, timetable, seen.running.began)):
         return [*actions, WaitForRun(seen.running_is_ours and not seen.running.ending)]
     tick, decision = due.run[0], decide_overrun(timetable.overrun, seen.running)
@@ -123,6 +127,13 @@ def decide_due(seen: DueObservation, timetable: Timetable) -> list[DueAction]:
 def has_settled(run: Run | None, attempts: int, retry: Retry) -> bool:
     """Whether a run has decided its tick, so that no further attempt follows whoever looks after it."""
     return run is not None and run.state.ended and (run.state is not State.FAILED or attempts > retry.times)
+
+
+def _awaits_retry(earlier: EndedAttempt, due: DueTicks, timetable: Timetable) -> bool:
+    """Whether what is due came before the tick was taken, as in a catch-up, and so waits for its retries too."""
+    tries = max(1, earlier.record.attempts)
+    verdict = decide_retry(earlier.run, tries, timetable.retry, overrun_by=earlier.overrun_by, error="")
+    return isinstance(verdict, RetryRun) and must_wait(due, timetable, earlier.record.taken)
 
 
 def _decide_end(earlier: EndedAttempt, retry: Retry) -> TickEnd:

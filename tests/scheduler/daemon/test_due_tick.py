@@ -40,7 +40,7 @@ def tick(hour: int) -> Tick:
 
 
 def record(hour: int) -> TickRecord:
-    return TickRecord(key="p", tick=tick(hour), number=hour, taken=THREE, after_run=0, holder=1, attempts=0)
+    return TickRecord(key="p", tick=tick(hour), number=hour, taken=tick(hour).at, after_run=0, holder=1, attempts=0)
 
 
 MISSED = MissedTick(tick=tick(2), why="noticed late")
@@ -95,6 +95,18 @@ def test_a_tick_that_waits_for_its_retry_ends_when_the_next_comes() -> None:
     end = TickEnd(outcome=TickOutcome.FAILED, why=why, run=7)
     retrying = replace(HOURLY, retry=Retry(times=2))
     assert decide_due(seen, retrying) == [CLOCK, EndSuperseded(record(2), end), TakeTick(tick=tick(3))]
+
+
+@pytest.mark.parametrize("due", [(tick(3), tick(4)), (tick(4),)], ids=["of several", "and its last"])
+def test_a_tick_of_a_catch_up_is_retried_before_the_next_begins(due: tuple[Tick, ...]) -> None:
+    """What is due has waited for it since before it was taken; each of a catch-up but the last lost its retries."""
+    failed = Run(pipeline="p", number=7, state=State.FAILED, error="Trainer failed")
+    attempt = EndedAttempt(record=replace(record(2), taken=tick(5).at, attempts=1), run=failed)
+    seen = DueObservation(due=DueTicks(run=due), superseded=(attempt,))
+
+    assert decide_due(seen, replace(HOURLY, retry=Retry(times=2))) == [CLOCK, WaitForRun(is_ours=True)]
+    end = TickEnd(outcome=TickOutcome.FAILED, why="Trainer failed", run=7)
+    assert decide_due(seen, HOURLY) == [CLOCK, EndSuperseded(attempt.record, end), TakeTick(tick=due[0])]
 
 
 @pytest.mark.parametrize("timetable", [HOURLY, KILLING])
