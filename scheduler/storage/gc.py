@@ -35,7 +35,6 @@ from spanwise.orchestrator.collection import (
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import histories_of
 from spanwise.orchestrator.errors import Held, ResolutionError, RunError, StorageError, UsageError
-from spanwise.orchestrator.generation import LOOK_BACK
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.lease import Clock, Lease
 from spanwise.orchestrator.lineage import Direction, walk
@@ -65,6 +64,9 @@ POLL_S = 0.2
 
 _PLANNERS = 3
 """The plans in the making. Python works for one of them while the database answers the others."""
+
+LOOK_BACK = 3000
+"""How many runs are searched for the last success of each node: one each quarter of an hour for a month."""
 
 _BACKFILLS = 20  # how many of the newest are searched for unfinished ones
 
@@ -210,7 +212,7 @@ def _many_objects() -> Iterator[None]:
 
 
 def _newest_runs(store: Store, pipeline: str) -> list[Run]:
-    """Those that a partial run may be based on, newest first."""
+    """Those among which each node that is still run has succeeded, newest first."""
     return list(store.runs(pipeline, limit=LOOK_BACK))
 
 

@@ -86,6 +86,16 @@ def test_what_a_node_used_the_last_time_stays(yard: Yard) -> None:
     assert yard.removals() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
 
 
+def test_what_the_last_training_read_stays_however_often_was_ingested_since(yard: Yard) -> None:
+    """A week has 168 hours, and the next training reads most of the same spans."""
+    for span in (1, 2, 3):
+        yard.day(span)
+    for _ in range(168):
+        yard.do(yard.run(nodes=("ExampleGen",), span=3), "ExampleGen")
+
+    assert yard.removals() == ["ExampleGen/examples/1/1", "Trainer/model/1", "Trainer/model/2"]
+
+
 def test_what_a_later_part_reads_stays(yard: Yard) -> None:
     """The newest run that completed the part before it, whatever was run of that part alone, or failed, since."""
     timetable = Timetable("flights:train", cron="@daily", division=HALVES)
