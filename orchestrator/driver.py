@@ -23,7 +23,7 @@ from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, identity_of, span_of, version_key, version_of, versions_of
-from spanwise.orchestrator.integrity import describe_way_round, recreate_command
+from spanwise.orchestrator.integrity import describe_restore, describe_way_round, recreate_command
 from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.run import Execution, Run, quote_pipeline
 from spanwise.orchestrator.scope import Scope
@@ -396,6 +396,8 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     lines = (
         [f"Recreate them:  {commands[0]}", *(f"  {c}" for c in commands[1:_MOST_COMMANDS]), *more] if commands else []
     )
+    if commands and run.as_of is not None:
+        lines = [describe_restore(run.as_of)]
     if models:
         lines.append("Restore the model from a backup; to train again makes another one.")
     lines += [describe_way_round(artifact) for artifact in gone if artifact.kind == Model.kind]

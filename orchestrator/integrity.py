@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 from spanwise.orchestrator import fingerprint
@@ -129,11 +130,20 @@ def damage_message(node: str, run: Run, damages: Iterable[Damage], judges: Mappi
     commands = dict.fromkeys(
         recreate_command(run, damage.artifact, judges.get(damage.artifact.name, ()), anew=True) for damage in found
     )
+    ways = ["Restore these files from a backup, or create them again:", *(f"  {command}" for command in commands)]
     return (
         "\n".join(f"{node} reads {damage}." for damage in found)
-        + "\nRestore these files from a backup, or create them again:\n"
-        + "\n".join(f"  {command}" for command in commands)
+        + "".join(f"\n{line}" for line in (ways if run.as_of is None else [describe_restore(run.as_of)]))
         + "".join(f"\n{describe_way_round(damage.artifact)}" for damage in found if damage.artifact.kind == Model.kind)
+    )
+
+
+def describe_restore(as_of: datetime) -> str:
+    """What helps a run that reads nothing that was published later."""
+    moment = as_of.astimezone(UTC)
+    return (
+        f"Restore the files from a backup. This run reads only what was published by {moment:%Y-%m-%d %H:%M:%S} UTC, "
+        "and so nothing that is created now."
     )
 
 

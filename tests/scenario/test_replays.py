@@ -261,3 +261,21 @@ def test_a_collection_after_a_replay_keeps_what_a_partial_run_is_based_on(tmp_pa
     assert bench("gc", "flow.py", "--keep-younger", "0s", "--keep-last", "0") == 0
 
     assert bench("run", "flow.py", "--from", "Learn") == 0
+
+
+@pytest.mark.parametrize("damage", ["gone", "rotten"])
+def test_a_replay_whose_data_is_damaged_names_the_way_that_helps(tmp_path, monkeypatch, capsys, damage):
+    """What is created again now was not published then: the commands that were printed helped no replay."""
+    bench = CommandLine(tmp_path, monkeypatch, FEATURES)
+    bench.arrive(1, "a")
+    assert bench("run", "flow.py", "--span", "1") == 0
+    then = datetime.now(UTC).isoformat()
+    for file in Path(".spanwise/flow/Ingest").rglob("text"):
+        file.unlink() if damage == "gone" else file.write_text("z")
+    capsys.readouterr()
+
+    assert bench("run", "flow.py", "--from", "Prepare", "--as-of", then, "--no-cache") == 1
+
+    said = capsys.readouterr()
+    assert "Restore the files from a backup. This run reads only what was published by" in said.out + said.err
+    assert "spanwise run" not in said.out + said.err
