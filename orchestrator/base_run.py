@@ -19,6 +19,7 @@ from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
 from spanwise.orchestrator.history import History, Withheld
 from spanwise.orchestrator.history import span_of as span_of_artifact
+from spanwise.orchestrator.lineage import Direction, passes_rows, walk
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
 from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
@@ -195,8 +196,10 @@ class _Search:
         counted = Calendar.from_name(withheld.artifact.properties.get("calendar") or candidate.run.calendar)
         span = counted.label(span_of_artifact(withheld.artifact))
         tainted = shlex.join(["spanwise", "tainted", candidate.run.pipeline, "--span", span])
-        read = {artifact.id for found in self._store.producer(model).inputs.values() for artifact in found}
-        through = "" if withheld.artifact.id in read else " through the model that it was trained on from"
+        through = ""
+        if withheld.artifact.id not in walk(self._store, [model], Direction.UP, carries=_passes_own).artifacts:
+            warm = model.properties.get("base") is not None
+            through = f" through {'the model that it was trained on from' if warm else 'what it was made of'}"
         choice = format_choice((withheld.artifact,), candidate.run)
         return (
             f"run {candidate.run.number}, whose {model.name} learned from {choice}{through}, which does not count any "
@@ -369,6 +372,11 @@ def _nodes_read(pipeline: Pipeline, part: Iterable[str]) -> list[str]:
             seen |= new
             todo += new
     return [name for name in pipeline.order if name in seen - part]
+
+
+def _passes_own(read: Artifact, made: Artifact) -> bool:
+    """Whether what an execution read reaches a model otherwise than through another model."""
+    return read.kind != Model.kind and passes_rows(read, made)
 
 
 def _channels_of_run(pipeline: Pipeline, node: str) -> list[Channel]:

@@ -129,7 +129,7 @@ class History:
         return next((w for source in self.gated if (w := self._object(source, artifact)) is not None), None)
 
     def find_refused(self, model: Artifact) -> Withheld | None:
-        """What a model, or one that it was trained on from, learned from this channel and was refused since."""
+        """What a model, or one that it was made of or trained on from, learned here and was refused since."""
         if not self.gated:
             return None
         above = walk(self.store, [model], Direction.UP, carries=passes_rows).artifacts

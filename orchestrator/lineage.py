@@ -95,17 +95,14 @@ def may_hold_rows(kind: str) -> bool:
     return kind not in _WITHOUT_ROWS
 
 
-def passes_rows(read: Artifact, made: Artifact) -> bool:
+def passes_rows(read: Artifact, _made: Artifact) -> bool:
     """Whether an artifact contains something of an artifact that its execution read.
 
-    A base model passes nothing on when training began from scratch, as in a backfill. A model that records its spans
-    also records the base that it used.
+    All but judgements are passed on, also a model, whatever the other one records of itself: an ensemble, an export and
+    a student learned what their models did. A base that is not used, as in a backfill, is no input of the execution
+    (`Component.unread`).
     """
-    if read.kind in JUDGEMENTS:
-        return False
-    if read.kind == made.kind == Model.kind and made.properties.get("spans") is not None:
-        return made.properties.get("base") == read.name
-    return True
+    return read.kind not in JUDGEMENTS
 
 
 def walk(

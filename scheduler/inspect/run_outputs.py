@@ -37,7 +37,7 @@ def is_trained(execution: Execution, artifact: Artifact) -> bool:
 
 
 def find_window(store: Store, model: Artifact, address: Address) -> frozenset[int]:
-    """The spans at an address that a model has read: itself, or as what its features were made of; not its base."""
+    """The spans at an address that a model has read: itself, or as what it was made of; not its base."""
     read = walk(store, [model], Direction.UP, carries=_passes_examples).artifacts.values()
     spans = (a.properties.get("span") for a in read if a.name.startswith(f"{address}/"))
     return frozenset(span for span in spans if isinstance(span, int))
@@ -45,9 +45,7 @@ def find_window(store: Store, model: Artifact, address: Address) -> frozenset[in
 
 def _passes_examples(read: Artifact, made: Artifact) -> bool:
     """Whether a model learned from what it read here: an export from its model, but not one from its base."""
-    if read.kind == made.kind == Model.kind:
-        return made.properties.get("spans") is None
-    return read.kind not in _AGGREGATES and passes_rows(read, made)
+    return made.properties.get("base") != read.name and read.kind not in _AGGREGATES and passes_rows(read, made)
 
 
 Learned: TypeAlias = Mapping[str, Mapping[int, Artifact]]

@@ -69,7 +69,7 @@ class TaintedModel:
     model: Artifact
     run: str  #: the run that trained it
     bases: tuple[str, ...] = ()  #: names of tainted models that it was warm-started from
-    origins: tuple[str, ...] = ()  #: names of tainted models that it was made of without reading rows, as an export is
+    origins: tuple[str, ...] = ()  #: names of tainted models that it was made of, as an export or an ensemble is
     directly: bool = False  #: it read the wrong data itself
     replay: bool = False  #: a replay trained it, which no other run reads
     pushes: tuple[ModelPush, ...] = ()  #: also of what was made of it
@@ -312,13 +312,13 @@ def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
         step = found.producer(model.id)
         if step is None:
             continue  # the wrong artifact itself
-        read = [found.artifacts[i] for i in step.inputs if passes_rows(found.artifacts[i], model)]
-        made_of = {origin.id for origin in origins[model.name]}
+        read = [found.artifacts[i] for i in step.inputs]
+        base = model.properties.get("base")
         yield TaintedModel(
             model=model,
             run=_run(step),
-            bases=tuple(a.name for a in read if a.kind == Model.kind and a.id not in made_of),
-            origins=tuple(a.name for a in read if a.id in made_of),
+            bases=tuple(a.name for a in read if a.kind == Model.kind and a.name == base),
+            origins=tuple(a.name for a in read if a.kind == Model.kind and a.name != base),
             directly=any(a.kind != Model.kind for a in read),
             replay=step.execution.replay,
             pushes=tuple(pushes[model.name]),

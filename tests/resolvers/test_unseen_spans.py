@@ -129,6 +129,19 @@ def test_a_gap_and_a_refused_span_are_errors(published):
     assert chosen(published, size=3, missing=2, gated=GATED)[0] == [2]
 
 
+def test_what_is_made_of_a_model_that_learned_a_refused_span_is_passed_over(published):
+    """An ensemble that records the spans of its models learned from a span that was refused since, through one."""
+    read = [published.span(span) for span in (1, 2, 3)]
+    for each in read:
+        published.judge(each, given=True)
+    clean = published.a_model(spans=[1], inputs=read[:1])
+    member = published.a_model(spans=[2], inputs=read[1:2])
+    published.a_model(spans=[1, 2], inputs=[clean, member])
+    published.judge(read[1], given=False, person=True)
+
+    assert chosen(published, gated=GATED) == ([3], clean.name)
+
+
 def test_bad_use_is_refused_when_it_is_built(published):
     """Channels in the wrong order, a size of nothing, an offset that is no number."""
     with pytest.raises(PipelineError, match="takes examples, then a channel of models"):

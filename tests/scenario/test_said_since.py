@@ -79,6 +79,26 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, window, before, learn, Pusher(model=learn["model"], destination="serving")])
 """
 
+BLEND = f"""{HEAD}
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+
+class Blend(Component):
+    def run(self, newest: Input[Model], before: Input[Model | None], model: Output[Model]) -> None:
+        members = [newest, before] if before else [newest]
+        (model.path / "text").write_text(" ".join(map(read_text, members)))
+        model.spans = sorted({{span for member in members for span in member.spans}})
+
+def flow() -> Pipeline:
+    ingest = Ingest(lake="lake")
+    check = Check(examples=ingest["examples"])
+    learn = Learn(examples=check["examples"])
+    before = Latest(past("Learn", "model", Model), name="Before")
+    blend = Blend(newest=learn["model"], before=before["model"])
+    return Pipeline("flow", [ingest, check, learn, before, blend, Pusher(model=blend["model"], destination="serving")])
+"""
+
 WIDE = f"""{HEAD}
 class Check(Gate):
     def run(self, examples: Input[Examples]) -> None:
@@ -199,6 +219,17 @@ def test_a_run_pushes_nothing_that_a_refused_span_was_learned_into_unless_its_ba
     assert lines[-2].startswith("See how to train without it:  spanwise tainted flow --span 1") == (refused == 1)
     assert bench(*lines[-1].partition("  spanwise ")[2].split()) == 0
     assert (tmp_path / "serving").exists()
+
+
+def test_a_run_pushes_no_ensemble_with_a_model_that_learned_a_refused_span(tmp_path, monkeypatch, capsys):
+    """The component that makes it of the newest model and the one before records the spans of both."""
+    bench = learn_and_refuse(CommandLine(tmp_path, monkeypatch, BLEND), refused=1)
+
+    capsys.readouterr()
+    assert bench("run", "flow.py", "--only", "Pusher") == 2
+    assert "flow/Blend/model/2 learned from 1 v1 through what it was made of, which does" in capsys.readouterr().err
+    found = bench.ask("tainted", "flow", "--span", "1")["models"]
+    assert "flow/Blend/model/2" in [model["name"] for model in found]
 
 
 def test_a_replay_of_a_time_before_a_refusal_reads_the_model_as_it_was_then(tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ class Past:
         spans = [e.properties["span"] for e in window]
         named = base.name if base is not None and from_base else None
         model = self.draft(Model, f"model {next(self._folders)}", spans=spans, base=named)
-        read = {"examples": window, "base": [base] if base is not None else []}
+        read = {"examples": window, "base": [base] if named else []}  # one that is not used is no input
         return self.do("Trainer", read, model=[model])["model"][0]
 
     def evaluate(self, model, window, baseline=None, **metrics):

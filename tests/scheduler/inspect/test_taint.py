@@ -147,13 +147,49 @@ def test_a_warm_start_passes_it_on(past):
 
 
 def test_training_from_scratch_beside_a_tainted_base_does_not(past):
-    """A backfill reads the base as an input and does not start from it: what it makes is clean."""
+    """A backfill does not read the base that is connected: what it makes is clean."""
     old, new = past.ingest(DAY), past.ingest(DAY + 9)
     first = past.train([old])
     past.train([new], base=first, from_base=False)
     past.ingest(DAY, version=2)
 
     assert learned(taint.trace_taint(past.store, "flights", DAY)) == [first.name]
+
+
+@pytest.mark.parametrize("spans", [None, [DAY, DAY + 9]])
+def test_what_is_made_of_a_tainted_model_is_tainted_whatever_it_records(past, spans):
+    """An ensemble that records what its models learned from holds them as one that records nothing does, and serves."""
+    old, new = past.ingest(DAY), past.ingest(DAY + 9)
+    first, second = past.train([old]), past.train([new])
+    (blend,) = past.do("Blend", {"models": [first, second]}, model=[past.draft(Model, "blend", spans=spans)])["model"]
+    past.push(blend, 7)
+    past.ingest(DAY, version=2)
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert [(t.model.name, t.origins, t.serves) for t in found.models] == [
+        (first.name, (), True),
+        (blend.name, (first.name,), True),
+    ]
+    assert not found.outlived
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_student_learned_what_its_teacher_did(past, warm):
+    """It has read rows itself and says which, and whether it was warm-started; its teacher is not its base."""
+    teacher, base = past.train([past.ingest(DAY)]), past.train([past.ingest(DAY + 1)])
+    recorded = {"spans": [DAY + 9], "base": base.name if warm else None}
+    read = {"examples": [past.ingest(DAY + 9)], "teacher": [teacher], "base": [base] if warm else []}
+    (student,) = past.do("Distill", read, model=[past.draft(Model, "student", **recorded)])["model"]
+    past.push(student, 7)
+    past.ingest(DAY, version=2)
+
+    found = taint.trace_taint(past.store, "flights", DAY)
+
+    assert learned(found) == [teacher.name, student.name]
+    assert [t.model.name for t in found.serving] == [student.name]
+    assert [(t.bases, t.origins) for t in found.models] == [((), ()), ((), (teacher.name,))]
+    assert "warm-started" not in taint.format_taint(found)
 
 
 def test_a_model_that_was_only_compared_with_a_tainted_one_is_clean(past):

@@ -271,6 +271,20 @@ def test_what_serves_has_learned_from_what_its_features_were_made_of(past, site)
     assert describe(site, "ExampleGen") == {"ExampleGen": ("tainted", True)}
 
 
+def test_what_serves_has_learned_what_it_was_made_of_had_learned(past, site):
+    """An ensemble records the spans of its models; its window is theirs."""
+    past.begin(FIRST)
+    models = [past.train([past.ingest(FIRST + number)]) for number in range(2)]
+    blend = past.do("Blend", {"models": models}, model=[past.draft(Model, spans=[FIRST, FIRST + 1])])["model"]
+    serve(past, past.push(*blend, 1))
+    past.begin(FIRST)
+    past.ingest(FIRST, version=2)
+
+    assert [(span.status, span.in_window) for span in site.client.pipeline().spans()] == [
+        ("tainted", True), ("ingested", True)
+    ]  # fmt: skip
+
+
 def test_what_serves_has_learned_what_its_base_had_learned(past, site):
     """It was warm-started, and has read a newer version itself; the window is what it has read itself."""
     past.begin(FIRST)
