@@ -25,7 +25,7 @@ from spanwise.scheduler.formatting import (
     span_document,
     strip_control,
 )
-from spanwise.scheduler.inspect import records
+from spanwise.scheduler.inspect import artifact_summary, records
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow
 from spanwise.scheduler.schedule.outcome import TickOutcome
 
@@ -158,7 +158,7 @@ def _window_document(window: ExpectedWindow, calendar: Calendar) -> Document:
 
 
 def format_event(event: BackfillEvent, backfill: Backfill) -> str:
-    """An event as a line; a failed run as several."""
+    """An event as a line; a run as several, with what became of its model and why it failed."""
     if event.outcome is not None:
         return _format_run(event.outcome)
     return {
@@ -173,7 +173,8 @@ def format_event(event: BackfillEvent, backfill: Backfill) -> str:
 
 
 def _format_run(outcome: RunOutcome) -> str:
-    lines = [records.summarize_run(outcome.run, outcome.executions, outcome.skipped)]
+    lines = artifact_summary.format_verdict(outcome.run, outcome.executions.values())
+    lines.append(records.summarize_run(outcome.run, outcome.executions, outcome.skipped))
     for node in outcome.failed:
         first, *rest = strip_control(outcome.executions[node].error or "").strip().splitlines() or [""]
         lines.append(f"  {node} failed: {first}")

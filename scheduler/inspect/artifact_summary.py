@@ -61,6 +61,12 @@ def describe_verdict(run: Run, executions: Iterable[Execution]) -> str:
     return "; ".join(dict.fromkeys([*(refused or blessings), *pushes]))
 
 
+def format_verdict(run: Run, executions: Iterable[Execution]) -> list[str]:
+    """The same as a line that is printed before the summary of the run; none where no output says."""
+    verdict = describe_verdict(run, executions)
+    return [f"{verdict[0].upper()}{verdict[1:]}."] if verdict else []
+
+
 def _blessed(of: Properties) -> list[str]:
     if "blessed" not in of:
         return []

@@ -251,8 +251,7 @@ def format_run_outcome(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> st
 
     `elsewhere` is --root and --config as they were typed.
     """
-    verdict = artifact_summary.describe_verdict(outcome.run, outcome.executions.values())
-    parts = [f"{verdict[0].upper()}{verdict[1:]}."] if verdict else []
+    parts = artifact_summary.format_verdict(outcome.run, outcome.executions.values())
     parts.append(records.summarize_run(outcome.run, outcome.executions, outcome.skipped))
     for node in outcome.failed:
         failed = outcome.executions[node]
