@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from spanwise.orchestrator.artifact import Examples, TransformCache, TransformGraph
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
+from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, SpanwiseError
 from spanwise.orchestrator.history import History
@@ -74,8 +75,11 @@ class Transform(Component):
         check_given(self.name, given)
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002
-        caches = islice(history("cache").newest(), LOOKED_AT)
-        return {"earlier": [{"name": each.name, "uri": each.uri, "content": each.content} for each in caches]}
+        published = history("cache")
+        caches = list(islice(published.newest(), LOOKED_AT))
+        collected = published.store.find_claims(COLLECTED, [each.name for each in caches])
+        there = [each for each in caches if each.name not in collected]
+        return {"earlier": [{"name": each.name, "uri": each.uri, "content": each.content} for each in there]}
 
     def run(
         self,

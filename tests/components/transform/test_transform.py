@@ -1,6 +1,7 @@
 """Transform: the component, as it is placed and as it runs after earlier runs of its own."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from spanwise.components.transform.graph import Preprocessor
 from spanwise.components.transform.preprocessing import scale_to_z_score, vocabulary
 from spanwise.components.transform.transform import Transform, chosen_splits
+from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.run import State
+from spanwise.orchestrator.store import Claim
 from tests.components.flow import Bench, Lake
 from tests.forked import in_fork
 
@@ -56,6 +59,20 @@ def test_a_daily_run_reads_the_new_day_and_says_which_cache_it_used(bench):
 
     assert again.state is State.CACHED
     assert again.outputs["examples"] == second.outputs["examples"]
+
+
+def test_a_cache_that_was_garbage_collected_is_not_looked_for(bench):
+    """Its files are gone on purpose, which is no damage to warn of; the one before it is used."""
+    first = transformed(bench, [1, 2])
+    second = transformed(bench, [1, 2, 3])
+    (collected,) = second.outputs["cache"]
+    bench.store.claim(Claim(COLLECTED, collected.name, {}))
+    shutil.rmtree(collected.path)
+
+    third = transformed(bench, [1, 2, 3, 4])
+
+    assert [each["name"] for each in json.loads(third.parameters["earlier"])] == [first.outputs["cache"][0].name]
+    assert reads(third) == {1: 0, 2: 0, 3: 4, 4: 4}
 
 
 def test_there_are_examples_for_each_span_and_one_graph_for_all(bench):
