@@ -26,6 +26,7 @@ from spanwise.orchestrator.history import History, identity_of, span_of, version
 from spanwise.orchestrator.integrity import describe_restore, describe_way_round, recreate_command
 from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.run import Execution, Run, quote_pipeline
+from spanwise.orchestrator.run_facts import read_run_facts
 from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.signature import read_signature
 from spanwise.orchestrator.span_resolver import SpanResolver
@@ -295,7 +296,7 @@ def _key(
             parameters=_fingerprint_parameters(node, prepared),
             inputs={n: [fingerprint.of_artifact(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
-            extra={**unverified_part(node.parameters, run.beam), **decided},
+            extra={**unverified_part(node.parameters, run.beam), **decided, **read_run_facts(node, run)},
         ), None
     except UsageError as error:
         log.warning("caching-refused", extra={"node": node.name, "reason": str(error)})
