@@ -11,7 +11,7 @@ from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.span_resolver import SpanExcluder
 from spanwise.scheduler.project.span_sources import CountedSource, leading_calendar, list_span_sources
 
-_NO_DATA_BEFORE = 1980  # a year; an earlier date, given as a number, is a mistake
+_DATED = ("1980", "2200")  # years; a date before or after, given as a number, is a mistake
 _COARSE = (Calendar.WEEK, Calendar.MONTH, Calendar.QUARTER)
 _YEARS = range(1900, 2200)  # of these, such a number is meant as a year: week 2026 would be 2008-W44
 
@@ -93,11 +93,12 @@ def parse_span(text: str, calendar: Calendar) -> int:
     """Parses a span from the command line.
 
     Raises:
-        UsageError: it is not a span; or spans are dates and it is a small number, or a year: `5` would be 1970-01-06.
+        UsageError: it is not a span; or spans are dates and it is a small number, a year or a date without its dashes:
+            `5` would be 1970-01-06, and week 202604 is in the year 5852.
     """
     span = calendar.parse(text)
     label = calendar.label(span)
-    unlikely = label < str(_NO_DATA_BEFORE) or (calendar in _COARSE and span in _YEARS)
+    unlikely = not _DATED[0] <= label < _DATED[1] or (calendar in _COARSE and span in _YEARS)
     if calendar is not Calendar.NUMBER and unlikely and label != text.strip():
         raise UsageError(
             f"{text} is {label} here, because numbers count {calendar.value}s from {calendar.label(0)}. "
