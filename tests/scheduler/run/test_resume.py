@@ -89,3 +89,10 @@ def test_nothing_is_left_of_a_complete_run() -> None:
         "Run p/1 is complete, so there is nothing to resume. Run its pipeline again:  "
         f"spanwise run /gone/p.py --span {RUN_SPAN} --param x=1"
     )
+
+
+def test_a_complete_part_is_not_run_again_as_a_whole() -> None:
+    """The training of a backfill has no span: the command would ingest what is newest."""
+    with pytest.raises(UsageError) as refused:
+        resume._refuse_complete(replace(RUN, number=2, base=1, state=State.COMPLETE))
+    assert str(refused.value) == "Run p/2 is complete, so there is nothing to resume."
