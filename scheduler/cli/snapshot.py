@@ -113,7 +113,7 @@ def gc(
 ) -> None:
     """Remove unfinished and old snapshots.
 
-    Snapshots that are being read are kept.
+    Snapshots that are being read are kept, and folders that are not a snapshot's.
 
     Example: spanwise snapshot gc --older-than 30d
     """
@@ -128,7 +128,7 @@ def gc(
     if json:
         print_document([rendering.garbage_document(each) for each in gone])
     else:
-        typer.echo(rendering.format_garbage(gone, dry_run=dry_run))
+        typer.echo(rendering.format_garbage(gone, list(inventory.unknown_folders(files)), dry_run=dry_run))
 
 
 def _files(path: str | None, root: str | None, config: Path | None) -> Files:

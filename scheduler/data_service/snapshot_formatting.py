@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 from spanwise.scheduler.formatting import Document, format_count, format_size, format_table, format_time, iso_time
 
 if TYPE_CHECKING:
-    from spanwise.pipelines.input.snapshot.inventory import ChunkVerdict, SnapshotGarbage, SnapshotListing
+    from spanwise.pipelines.input.snapshot.inventory import (
+        ChunkVerdict,
+        SnapshotGarbage,
+        SnapshotListing,
+        UnknownFolder,
+    )
 
 _SHORT = 12  # letters of a fingerprint
+_MOST_UNKNOWN = 20
 _LEAST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -98,12 +104,20 @@ def verdict_document(verdict: ChunkVerdict) -> Document:
     return {**asdict(verdict), "chunk": dict(asdict(verdict.chunk))}
 
 
-def format_garbage(found: Sequence[SnapshotGarbage], *, dry_run: bool) -> str:
+def format_garbage(found: Sequence[SnapshotGarbage], unknown: Sequence[UnknownFolder], *, dry_run: bool) -> str:
+    """What is removed and, before it, which folders are not touched."""
+    lines = []
+    if unknown:
+        rows = [[each.name, each.why] for each in unknown[:_MOST_UNKNOWN]]
+        lines.append(format_table(["unknown, not touched", "why"], rows))
+        more = len(unknown) - len(rows)
+        lines += [f"and {format_count(more, 'more folder')}", ""] if more else [""]
     if not found:
-        return "Nothing to remove."
-    rows = [[each.name, each.why, format_size(each.size_bytes)] for each in found]
+        return "\n".join([*lines, "Nothing to remove."])
+    removed = [[each.name, each.why, format_size(each.size_bytes)] for each in found]
     total = format_size(sum(each.size_bytes for each in found))
-    return f"{format_table(['', 'why', 'size'], rows)}\n{total} {'would be removed' if dry_run else 'removed'}."
+    lines += [format_table(["", "why", "size"], removed), f"{total} {'would be removed' if dry_run else 'removed'}."]
+    return "\n".join(lines)
 
 
 def garbage_document(each: SnapshotGarbage) -> Document:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -35,6 +36,9 @@ FINAL: Final = "metadata.final"
 FAILED: Final = "metadata.error"
 BEAT: Final = "snapshot.heartbeat"
 TAKEN: Final = "taken-over"
+
+_FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
+_RUN_ID: Final = re.compile("[0-9a-f]{16}")
 
 DEAD_S: Final = 60.0
 """A writer whose last heartbeat is older, by the clocks of both, is dead."""
@@ -227,6 +231,20 @@ class SnapshotFolder:
             raise SnapshotDamaged(f"{self}/{run_id}/{record.file} is not the chunk that was committed.")
         return content
 
+    def run_ids(self) -> list[str]:
+        return [name for name in self.files.folders(self.fingerprint) if _RUN_ID.fullmatch(name)]
+
+    def find_foreign(self) -> str:
+        """The name of something in the folder that no writer makes; empty if there is nothing."""
+        runs = self.run_ids()
+        names = [name for name in self.files.folders(self.fingerprint) if name not in runs]
+        names += [name for name in self.files.sizes(self.fingerprint) if name not in (PENDING, FINAL, FAILED, BEAT)]
+        for run in runs:
+            below = f"{self.fingerprint}/{run}"
+            files = (name for name in self.files.sizes(below) if not name.endswith(SUFFIX) and name != TAKEN)
+            names += [f"{run}/{name}" for name in (*self.files.folders(below), *files)]
+        return next(iter(names), "")
+
     def leftovers(self) -> str | None:
         """The run with the most chunks; None if there are none."""
         runs = self.files.folders(self.fingerprint)
@@ -292,3 +310,8 @@ class ReusableChunks:
 
 def new_run_id() -> str:
     return secrets.token_hex(8)
+
+
+def is_fingerprint(name: str) -> bool:
+    """Whether the folder of a snapshot may have this name."""
+    return _FINGERPRINT.fullmatch(name) is not None

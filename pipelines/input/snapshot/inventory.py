@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound
-from spanwise.pipelines.input.snapshot.folder import FolderContent, SnapshotFolder
+from spanwise.pipelines.input.snapshot.folder import FolderContent, SnapshotFolder, is_fingerprint
 from spanwise.pipelines.input.snapshot.state import ChunkRecord, Metadata, SaveFailure
 from spanwise.pipelines.input.snapshot.storage import Files
 
@@ -53,11 +53,11 @@ class SnapshotListing:
 
 
 def snapshots(files: Files) -> Iterator[SnapshotListing]:
-    """The snapshots below a path, by fingerprint."""
-    for fingerprint in files.folders(""):
+    """The snapshots below a path, by fingerprint. Other folders may lie beside them."""
+    for fingerprint in filter(is_fingerprint, files.folders("")):
         folder = SnapshotFolder(files, fingerprint)
         found = folder.look()
-        runs = tuple(_run(folder, found, run_id) for run_id in files.folders(fingerprint))
+        runs = tuple(_run(folder, found, run_id) for run_id in folder.run_ids())
         if found.final or found.pending or found.failed or runs:
             yield SnapshotListing(
                 fingerprint=fingerprint, final=found.final, pending=found.pending, failed=found.failed, runs=runs
@@ -114,6 +114,23 @@ def verify(files: Files, listing: SnapshotListing) -> Iterator[ChunkVerdict]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnknownFolder:
+    """A folder below the path that is not a snapshot's, or not only; it is not touched."""
+
+    name: str
+    why: str
+
+
+def unknown_folders(files: Files) -> Iterator[UnknownFolder]:
+    """What lies beside the snapshots below a path, and folders of snapshots that hold something else, too."""
+    for name in files.folders(""):
+        if not is_fingerprint(name):
+            yield UnknownFolder(name=name, why="no snapshot has such a name")
+        elif foreign := SnapshotFolder(files, name).find_foreign():
+            yield UnknownFolder(name=name, why=f"no snapshot holds {foreign}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class SnapshotGarbage:
     """A file or folder that can be removed."""
 
@@ -125,7 +142,7 @@ class SnapshotGarbage:
 def garbage(
     files: Files, *, now: float, whole_s: float | None = None, expiry_s: float = 86_400
 ) -> Iterator[SnapshotGarbage]:
-    """What nobody reads any longer, and nobody will complete.
+    """What nobody reads any longer, and nobody will complete; nothing of an unknown folder.
 
     Args:
         files: the place that holds the snapshots.
@@ -135,6 +152,8 @@ def garbage(
     """
     for listing in snapshots(files):
         below = listing.fingerprint
+        if SnapshotFolder(files, below).find_foreign():
+            continue
         age_s = now - max((m.started for m in (listing.final, listing.pending) if m is not None), default=0.0)
         is_used = any(files.is_used(f"{below}/{run.run_id}") for run in listing.runs)
         limit_s = whole_s if listing.final is not None else expiry_s

@@ -15,6 +15,8 @@ from spanwise.pipelines.input.snapshot import inventory, split_writer
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
 from spanwise.pipelines.input.snapshot.storage import LocalFiles, files_at
 
+NEVER = 1e11  # by when all is old
+
 
 @pytest.fixture(params=["local", "s3", "memory"])
 def place(request, tmp_path):
@@ -128,6 +130,26 @@ def test_a_pass_writes_and_another_one_reads(place, monkeypatch):
     assert [use.state for _, use in (written, read, mended, after)] == ["write", "read", "write", "read"]
     assert mended[1].damaged == [final.chunks[1].file]
     assert mended[1].elements_read > 0
+
+
+def test_gc_leaves_what_is_not_a_snapshot(place):
+    """Folders beside the snapshots, whatever lies in them, and a folder that is only named like a snapshot's."""
+    list(inputs.range(10).snapshot(place))
+    files, named = files_at(place), "0123456789abcdef" * 2
+    others = ("2024-05-01/v1/rides.csv", f"{named}/0123456789abcdef/rides.csv", f"{named}/notes.txt")
+    for name in others:
+        files.make_folder(name.rpartition("/")[0])
+        files.replace(name, [b"1"])
+
+    collected = inventory.collect(files, now=NEVER, whole_s=0)
+    unknown = list(inventory.unknown_folders(files))
+
+    assert [each.why for each in collected] == ["written long ago"]
+    assert [files.read(name) for name in others] == [b"1"] * 3
+    assert [(each.name, each.why) for each in unknown] == [
+        (named, "no snapshot holds notes.txt"),
+        ("2024-05-01", "no snapshot has such a name"),
+    ]
 
 
 def test_two_passes_at_once_write_once(place):

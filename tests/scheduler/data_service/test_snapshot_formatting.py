@@ -56,15 +56,16 @@ def test_show_names_run_and_chunks(spanwise: Command, kept: Path) -> None:
 
 def test_a_save_that_failed_says_why(spanwise: Command, tmp_path: Path) -> None:
     """As long as nobody has begun it again."""
-    folder = SnapshotFolder(files_at(tmp_path), "abc")
-    run = Metadata(run_id="r1", fingerprint="abc", started=0.0)
+    fingerprint = "abc" + "0" * 29
+    folder = SnapshotFolder(files_at(tmp_path), fingerprint)
+    run = Metadata(run_id="r1", fingerprint=fingerprint, started=0.0)
     assert folder.claim(run, folder.look())
     folder.fail("r1", "the disk is full")
 
     code, out, _ = spanwise("snapshot", "show", "abc", "--path", str(tmp_path))
 
     assert code == 0
-    assert "snapshot abc: failed" in out
+    assert f"snapshot {fingerprint}: failed" in out
     assert "the save job failed: the disk is full" in out
 
 
@@ -105,6 +106,19 @@ def test_gc_removes_what_was_replaced_and_only_when_told_what_is_whole(spanwise:
     assert "would be removed" in dry[1]
     assert (len(before), after_dry, len(after)) == (2, before, 1)
     assert list(kept.rglob("*.snapshot")) == []
+
+
+def test_gc_lists_folders_that_are_not_snapshots_and_touches_none(spanwise: Command, kept: Path) -> None:
+    """Data that lies beside the snapshots is listed as unknown; of many such folders, the first ones."""
+    for number in range(25):
+        (kept / f"data-{number:02}" / "v1").mkdir(parents=True)
+
+    _, out, _ = spanwise("snapshot", "gc", "--path", str(kept))
+
+    assert len(list(kept.glob("data-*/v1"))) == 25
+    assert out.splitlines()[0].split() == ["unknown,", "not", "touched", "why"]
+    assert out.splitlines()[1].split()[0] == "data-00"
+    assert out.splitlines()[-3:] == ["and 5 more folders", "", "Nothing to remove."]
 
 
 def test_snapshots_are_below_the_root_unless_a_path_is_given(spanwise: Command, kept: Path) -> None:
