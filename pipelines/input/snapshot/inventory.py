@@ -148,39 +148,46 @@ def garbage(
         files: the place that holds the snapshots.
         now: seconds since 1970.
         whole_s: how long a complete snapshot stays after it was written; None for ever.
-        expiry_s: how long an unfinished one stays after it was started.
+        expiry_s: how long an unfinished one stays after it was started, and how long one stays after something was
+            written to it where nobody can mark what they use.
     """
     for listing in snapshots(files):
         below = listing.fingerprint
         if SnapshotFolder(files, below).find_foreign():
             continue
-        age_s = now - max((m.started for m in (listing.final, listing.pending) if m is not None), default=0.0)
-        is_used = any(files.is_used(f"{below}/{run.run_id}") for run in listing.runs)
+        attempts = [metadata for metadata in (listing.final, listing.pending) if metadata is not None]
+        changed = _changed(files, listing)
+        is_recent = now - changed <= expiry_s
+        runs = {run.run_id for run in listing.runs} | {attempt.run_id for attempt in attempts}
+        used = {run_id for run_id in runs if _is_used(files, f"{below}/{run_id}", default=is_recent)}
         limit_s = whole_s if listing.final is not None else expiry_s
-        if limit_s is not None and age_s > limit_s and not is_used:
+        age_s = now - max((attempt.started for attempt in attempts), default=changed)
+        if limit_s is not None and age_s > limit_s and not used:
             why = "written long ago" if listing.final is not None else "never finished"
             yield SnapshotGarbage(name=below, why=why, size_bytes=listing.size_bytes)
             continue
         for run in listing.runs:
-            if not run.is_snapshot and not run.is_pending and _is_unused(files, f"{below}/{run.run_id}", now, expiry_s):
+            if attempts and not run.is_snapshot and not run.is_pending and run.run_id not in used:
                 yield SnapshotGarbage(
                     name=f"{below}/{run.run_id}", why="replaced, or lost a race", size_bytes=run.size_bytes
                 )
         for name in (below, *(f"{below}/{run.run_id}" for run in listing.runs)):
             for draft in files.drafts(name):
-                if _is_old(files, f"{name}/{draft}", now, expiry_s):
+                written = files.changed(f"{name}/{draft}")
+                if written is not None and now - written > expiry_s:
                     yield SnapshotGarbage(name=f"{name}/{draft}", why="its writer died", size_bytes=0)
 
 
-def _is_unused(files: Files, name: str, now: float, expiry_s: float) -> bool:
-    """Whether nobody uses it: no reader's mark or, where there are no marks, no change for a long time."""
+def _changed(files: Files, listing: SnapshotListing) -> float:
+    """When something was last written to a snapshot's folder; its writer's heartbeat counts."""
+    names = (listing.fingerprint, *(f"{listing.fingerprint}/{run.run_id}" for run in listing.runs))
+    return max(files.changed(name) or 0.0 for name in names)
+
+
+def _is_used(files: Files, name: str, *, default: bool) -> bool:
+    """Whether a run is marked as used; the default where there are no marks."""
     used = files.is_used(name)
-    return _is_old(files, name, now, expiry_s) if used is None else not used
-
-
-def _is_old(files: Files, name: str, now: float, expiry_s: float) -> bool:
-    changed = files.changed(name)
-    return changed is not None and now - changed > expiry_s
+    return default if used is None else used
 
 
 def collect(

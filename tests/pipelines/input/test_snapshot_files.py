@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -13,9 +14,11 @@ from spanwise.orchestrator.storage import bucket, forget_buckets
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input.snapshot import inventory, split_writer
 from spanwise.pipelines.input.snapshot.folder import SnapshotFolder
+from spanwise.pipelines.input.snapshot.state import Metadata
 from spanwise.pipelines.input.snapshot.storage import LocalFiles, files_at
 
-NEVER = 1e11  # by when all is old
+FINGERPRINT, RUN = "0123456789abcdef" * 2, "0123456789abcdef"
+HOUR_S, NEVER = 3600, 1e11  # by when all is old
 
 
 @pytest.fixture(params=["local", "s3", "memory"])
@@ -135,8 +138,8 @@ def test_a_pass_writes_and_another_one_reads(place, monkeypatch):
 def test_gc_leaves_what_is_not_a_snapshot(place):
     """Folders beside the snapshots, whatever lies in them, and a folder that is only named like a snapshot's."""
     list(inputs.range(10).snapshot(place))
-    files, named = files_at(place), "0123456789abcdef" * 2
-    others = ("2024-05-01/v1/rides.csv", f"{named}/0123456789abcdef/rides.csv", f"{named}/notes.txt")
+    files = files_at(place)
+    others = ("2024-05-01/v1/rides.csv", f"{FINGERPRINT}/{RUN}/rides.csv", f"{FINGERPRINT}/notes.txt")
     for name in others:
         files.make_folder(name.rpartition("/")[0])
         files.replace(name, [b"1"])
@@ -147,9 +150,40 @@ def test_gc_leaves_what_is_not_a_snapshot(place):
     assert [each.why for each in collected] == ["written long ago"]
     assert [files.read(name) for name in others] == [b"1"] * 3
     assert [(each.name, each.why) for each in unknown] == [
-        (named, "no snapshot holds notes.txt"),
+        (FINGERPRINT, "no snapshot holds notes.txt"),
         ("2024-05-01", "no snapshot has such a name"),
     ]
+
+
+@pytest.mark.parametrize("wrote", ["a heartbeat", "a chunk"])
+def test_gc_behind_a_url_keeps_what_is_written_for_more_than_a_day(request, wrote):
+    """Nobody can be marked there, so a run is kept until nothing has been written to it for a day."""
+    files, written_at = files_at(f"memory://{request.node.name}"), time.time()
+    folder = SnapshotFolder(files, FINGERPRINT)
+    run = Metadata(run_id=RUN, fingerprint=FINGERPRINT, started=written_at - 25 * HOUR_S, writer="elsewhere/1/2")
+    assert folder.claim(run, folder.look())
+    if wrote == "a chunk":
+        files.replace(f"{FINGERPRINT}/{RUN}/00000000.snapshot", [b"1"])
+    else:
+        folder.beat(RUN, written_at)
+
+    found = [list(inventory.garbage(files, now=written_at + hours * HOUR_S)) for hours in (23, 25)]
+
+    assert [[each.name for each in garbage] for garbage in found] == [[], [FINGERPRINT]]
+
+
+def test_gc_leaves_chunks_without_metadata_to_the_next_writer_for_a_day(place):
+    """A pass that was closed before its end has left them."""
+    dataset = inputs.range(1000).snapshot(place)
+    with dataset.iterator() as closed:
+        next(closed)
+    files = files_at(place)
+    files.make_folder(f"{dataset.op.fingerprint}/{RUN}")
+    files.replace(f"{dataset.op.fingerprint}/{RUN}/00000000.snapshot", [b"1"])
+
+    found = [list(inventory.garbage(files, now=time.time() + hours * HOUR_S)) for hours in (23, 25)]
+
+    assert [[each.name for each in garbage] for garbage in found] == [[], [dataset.op.fingerprint]]
 
 
 def test_two_passes_at_once_write_once(place):
