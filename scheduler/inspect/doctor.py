@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from spanwise.orchestrator import lease, process
-from spanwise.orchestrator.errors import NotRecorded, SpanwiseError, StorageError
-from spanwise.orchestrator.run import State
+from spanwise.orchestrator.errors import SpanwiseError, StorageError
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.serving import last_pushes, version_instead
 from spanwise.orchestrator.store import Store
@@ -27,6 +26,7 @@ from spanwise.scheduler.alerts import channel, outbox
 from spanwise.scheduler.formatting import Document, add_options, as_document, format_size, format_time
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
+from spanwise.scheduler.inspect.disk_inventory import find_leftovers
 from spanwise.scheduler.ledger.holder import is_heard, is_left_open
 from spanwise.scheduler.project.root import archive_of, check_root
 from spanwise.scheduler.project.settings import Settings
@@ -45,7 +45,6 @@ LOOK_BACK = 50
 
 _OLDEST, _NEWEST = (3, 11), (3, 13)
 _MANY = 5
-_MOST_FOLDERS = 2000
 
 
 @dataclass(frozen=True)
@@ -197,13 +196,14 @@ def _metadata(
 def _pipelines(
     store: Store, root: Path, *, deep: bool, elsewhere: Sequence[str], progress: Callable[[Checked], None]
 ) -> Iterator[HealthCheck]:
-    for pipeline in store.pipelines():
+    pipelines = store.pipelines()
+    for pipeline in pipelines:
         yield _lease(store, pipeline)
         yield from _open_runs(store, pipeline)
         yield from _scratch(store, root, pipeline)
         yield from _serving(store, pipeline)
         yield from _artifacts(store, pipeline, deep=deep, elsewhere=elsewhere, progress=progress)
-    yield _leftovers(store, root)
+    yield _leftovers(store, root, pipelines)
 
 
 def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:
@@ -336,13 +336,15 @@ def _scratch(store: Store, root: Path, pipeline: str) -> Iterator[HealthCheck]:
         yield _removable(f"scratch of {pipeline}", left, "folders left over")
 
 
-def _leftovers(store: Store, root: Path) -> HealthCheck:
-    """Output folders of executions that published nothing: runs that died left them, and nothing reads them."""
-    folders = itertools.islice(root.glob("[!.]*/[!.]*/*/*"), _MOST_FOLDERS)
-    left = [folder for folder in folders if folder.name.isdigit() and not _in_use(store, int(folder.name))]
+def _leftovers(store: Store, root: Path, pipelines: Sequence[str]) -> HealthCheck:
+    """What runs that died, and interrupted collections, have left below the nodes; in the root lie other things too."""
+    try:
+        left = [leftover.path for pipeline in pipelines for leftover in find_leftovers(store, root, pipeline)]
+    except OSError as error:
+        return HealthCheck("leftovers", "warn", f"{error.filename} cannot be read: {error.strerror}")
     if not left:
         return HealthCheck("leftovers", "ok", "none")
-    return _removable("leftovers", left, "output folders that were never published")
+    return _removable("leftovers", left, "output folders that nothing reads")
 
 
 def _removable(name: str, folders: Sequence[Path], what: str) -> HealthCheck:
@@ -350,10 +352,3 @@ def _removable(name: str, folders: Sequence[Path], what: str) -> HealthCheck:
     more = f"; remove {_MANY} of them, then check again" if len(folders) > _MANY else ""
     found = f"{len(folders)} {what}{more}"
     return HealthCheck(name, "warn", found, f"rm -r {shlex.join(map(str, folders[:_MANY]))}")
-
-
-def _in_use(store: Store, execution: int) -> bool:
-    try:
-        return store.execution(execution).state in (State.COMPLETE, State.RUNNING)
-    except NotRecorded:
-        return False

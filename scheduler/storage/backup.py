@@ -25,8 +25,8 @@ from spanwise.orchestrator.storage.url import refuse_url
 from spanwise.scheduler.inspect.artifact_check import Checked, DamageReport, check_artifacts
 from spanwise.scheduler.inspect.database_file import copy_database, find_database_damage
 from spanwise.scheduler.inspect.database_server import format_dump_command
+from spanwise.scheduler.inspect.disk_inventory import ASIDE
 from spanwise.scheduler.project.settings import Settings
-from spanwise.scheduler.storage.disk_inventory import ASIDE
 
 RECORD = "backup.json"
 """What makes a folder a backup; written last."""

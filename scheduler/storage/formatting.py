@@ -9,7 +9,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.storage import UnfinishedUpload
 from spanwise.scheduler.formatting import Document, as_document, format_count, format_size, format_table
 from spanwise.scheduler.inspect import records
-from spanwise.scheduler.storage.disk_inventory import Leftover
+from spanwise.scheduler.inspect.disk_inventory import Leftover
 from spanwise.scheduler.storage.gc import CollectionPlan, CollectionResult
 
 MOST_LISTED = 1000

@@ -48,12 +48,12 @@ from spanwise.orchestrator.verdict import find_joint_standings, find_origins_of_
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
+from spanwise.scheduler.inspect.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.schedule.duration import parse_length
 from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, part_of
-from spanwise.scheduler.storage.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
 from spanwise.scheduler.storage.pins import describe_pins
 from spanwise.scheduler.storage.unfinished_pushes import find_unfinished_pushes
 

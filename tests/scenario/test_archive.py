@@ -34,7 +34,7 @@ from spanwise.orchestrator.storage import BucketArchive, StorageBucket, open_buc
 from spanwise.orchestrator.storage.helper import HelpedBucket
 from spanwise.orchestrator.storage.manifest import Manifest
 from spanwise.orchestrator.testing import Lake, Trial
-from spanwise.scheduler.storage.disk_inventory import take_inventory
+from spanwise.scheduler.inspect.disk_inventory import take_inventory
 from tests.contract.object_storage import serve
 
 

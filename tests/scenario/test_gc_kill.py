@@ -14,8 +14,8 @@ from spanwise.orchestrator import Model, State, fingerprint, lease
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import Address
 from spanwise.orchestrator.testing import Trial
+from spanwise.scheduler.inspect.disk_inventory import ASIDE
 from spanwise.scheduler.storage import gc
-from spanwise.scheduler.storage.disk_inventory import ASIDE
 from tests.scheduler.storage.test_gc import learning
 from tests.scheduler.yard import NOTHING, Yard
 

@@ -10,8 +10,8 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.publisher import place
 from spanwise.orchestrator.store import Claim
 from spanwise.orchestrator.verdict import Verdict, append
+from spanwise.scheduler.inspect.disk_inventory import DiskInventory, take_inventory
 from spanwise.scheduler.storage import gc
-from spanwise.scheduler.storage.disk_inventory import DiskInventory, take_inventory
 
 NOTHING = Retention(last=0, younger=timedelta(0), logs=timedelta(days=90))
 

@@ -152,11 +152,12 @@ def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
     with root.open_for_writing(settings(tmp_path)) as store:
         run = begun(store, pid=os.getpid())  # type: ignore[arg-type]
         execution = published(store, run, "ExampleGen", outputs={"examples": examples(1)})  # type: ignore[arg-type]
+        failed = published(store, run, "Trainer", State.FAILED)  # type: ignore[arg-type]
         ended(store, run)  # type: ignore[arg-type]
         begun(store)  # type: ignore[arg-type]
-    kept, left = (tmp_path / "root" / "flights" / "ExampleGen" / "examples" / str(n) for n in (execution.id, 99))
-    kept.mkdir(parents=True)
-    left.mkdir()
+    left = tmp_path / "root" / "flights" / "Trainer" / "model" / str(failed.id)
+    left.mkdir(parents=True)
+    (tmp_path / "root" / "flights" / "ExampleGen" / "examples" / str(execution.id)).mkdir(parents=True)
 
     checks = found(tmp_path)
 
@@ -164,23 +165,42 @@ def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
     assert checks["run flights/2"].fix == "spanwise stop flights/2"
     assert "run flights/1" not in checks
     assert checks["leftovers"].found.startswith("1 output folders")
-    assert str(left) in checks["leftovers"].fix
+    assert checks["leftovers"].fix == f"rm -r {left}"
+
+
+def test_only_what_an_execution_left_is_to_be_removed(tmp_path: Path) -> None:
+    """Raw data, served models and whatever else lies in the root is not: no record says that a node has written it."""
+    with root.open_for_writing(settings(tmp_path)) as store:
+        run = begun(store)  # type: ignore[arg-type]
+        failed = published(store, run, "Trainer", State.FAILED)  # type: ignore[arg-type]
+        ended(store, run, State.FAILED)  # type: ignore[arg-type]
+    for other in (
+        "data/2024/05/10",
+        "serving/europe/flights/1717200000",
+        "flights/Trainer/model/99",
+        f"flights/Copy/model/{failed.id}",
+        f"taxi/Trainer/model/{failed.id}",
+    ):
+        (tmp_path / "root" / other).mkdir(parents=True)
+
+    assert found(tmp_path)["leftovers"] == HealthCheck("leftovers", "ok", "none")
 
 
 def test_what_is_printed_to_be_removed_is_removed_and_nothing_else(tmp_path: Path) -> None:
     """Pasted as often as it is printed: also below a folder with a space in its name, beside one that it begins with."""
     folder = tmp_path / "my flights"
     (tmp_path / "my").mkdir()
-    with root.open_for_writing(settings(folder)):
-        pass
-    for number in range(900, 907):
-        (folder / "root" / "flights" / "Trainer" / "model" / str(number)).mkdir(parents=True)
+    with root.open_for_writing(settings(folder)) as store:
+        run = begun(store)  # type: ignore[arg-type]
+        failed = [published(store, run, f"Trainer{n}", State.FAILED) for n in range(7)]  # type: ignore[arg-type]
+    for execution in failed:
+        (folder / "root" / "flights" / execution.node / "model" / str(execution.id)).mkdir(parents=True)
 
     first = found(folder)["leftovers"]
     subprocess.run(first.fix, shell=True, check=True)
     subprocess.run(found(folder)["leftovers"].fix, shell=True, check=True)
 
-    assert first.found == "7 output folders that were never published; remove 5 of them, then check again"
+    assert first.found == "7 output folders that nothing reads; remove 5 of them, then check again"
     assert found(folder)["leftovers"].level == "ok"
     assert (tmp_path / "my").is_dir()
 

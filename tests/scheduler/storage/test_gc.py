@@ -39,6 +39,7 @@ from spanwise.resolvers import RollingWindow
 from spanwise.scheduler.backfill import record
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage
 from spanwise.scheduler.formatting import Document
+from spanwise.scheduler.inspect.disk_inventory import ASIDE
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.project import settings
@@ -47,7 +48,6 @@ from spanwise.scheduler.run.models import decide
 from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.timetable import Timetable
 from spanwise.scheduler.storage import formatting, gc
-from spanwise.scheduler.storage.disk_inventory import ASIDE
 from spanwise.scheduler.storage.pins import pin, unpin
 from tests.scheduler.conftest import Command
 from tests.scheduler.yard import NOTHING, Yard, examples, short

@@ -90,6 +90,13 @@ def take_inventory(store: Store, root: Path, pipeline: str, *, now: datetime, lo
     )
 
 
+def find_leftovers(store: Store, root: Path, pipeline: str) -> list[Leftover]:
+    """What nobody reads any more below the nodes of a pipeline: outputs that were never published, above all."""
+    search = _DiskSearch(store, pipeline)
+    search.nodes(root / pipeline)
+    return search.leftovers
+
+
 class _DiskSearch:
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store = store

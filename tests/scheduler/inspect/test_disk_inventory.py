@@ -11,7 +11,7 @@ import pytest
 from spanwise.orchestrator import Execution, Model, State
 from spanwise.orchestrator.publisher import place
 from spanwise.orchestrator.store import Claim
-from spanwise.scheduler.storage.disk_inventory import ASIDE
+from spanwise.scheduler.inspect.disk_inventory import ASIDE
 from tests.scheduler.yard import Yard, examples, short
 
 
