@@ -68,7 +68,7 @@ def gc(
     retention = collection.override_retention(
         settings.gc, last=keep_last, last_of=keep_last_of, younger=keep_younger, marked=keep_marked, logs=keep_logs
     )
-    with home.open_for_reading(settings) as store:
+    with home.open_for_reading(settings) if dry_run else home.open_to_record(settings) as store:
         name, file = find.pipeline_or_file(store, pipeline, settings.params) if pipeline is not None else ("", "")
         loaded = load(file, settings=settings.params) if file else None
         context = collection.CollectionContext(

@@ -58,7 +58,7 @@ def stop(
     from spanwise.scheduler.run import stop as stopping
 
     settings = read_settings(root, config)
-    with home.open_for_reading(settings) as store:
+    with home.open_to_record(settings) as store:
         grace_s = settings.grace_s if grace is None else grace
         found = find.run(store, run)
         if gone:

@@ -44,6 +44,7 @@ def project(tmp_path_factory):
         ("logs daily ExampleGen", "span-ingested rows="),
         ("window daily.py", "v1"),
         ("graph daily.py", "ExampleGen"),
+        ("gc daily --keep-younger 0s --dry-run", "would be removed"),
     ],
 )
 def test_commands_that_read_work_on_a_read_only_root(project, arguments, says):
@@ -96,13 +97,15 @@ def test_a_run_there_is_refused_before_it_begins(project):
 
 
 def test_what_a_person_says_is_not_lost_in_a_copy(project):
-    """A pin, a pause, a blessing, a verdict on a span: they are recorded, or refused."""
+    """A pin, a pause, a blessing, a verdict on a span, a collection, a stop: they are recorded, or refused."""
     says = "metadata.* is in a read-only folder, so nothing can be recorded there"
     commands = (
         "pin daily/ExampleGen/examples/1/1",
         "schedule pause daily --because disks",
         "bless daily/ExampleGen/examples/1/1 --because good",
         "accept daily.py --span 1 --because holiday",
+        "gc daily --keep-younger 0s",
+        "stop daily",
     )
     typed = " ; ".join(f"! {sys.executable} -m spanwise {words}" for words in commands)
     script = f"mount --bind . . && mount -o remount,ro,bind . && cd {project} && {typed}"
