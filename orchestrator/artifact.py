@@ -273,6 +273,11 @@ def is_readable_as(artifact: Artifact, kind: type[Artifact]) -> bool:
     return artifact.kind in extended or artifact.kind in _extensions(kind)
 
 
+def defined_kinds() -> set[str]:
+    """The names of all kinds that the product and the loaded pipelines define."""
+    return {Artifact.kind, *_extensions(Artifact)}
+
+
 def _extensions(kind: type[Artifact]) -> set[str]:
     """The names of all kinds that extend this one."""
     return {name for each in kind.__subclasses__() for name in (each.kind, *_extensions(each))}

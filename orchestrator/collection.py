@@ -19,6 +19,9 @@ COLLECTED = "collected"
 PINNED = "pinned"
 """The mark of an artifact that somebody has protected; its fact `pinned` says whether the pin still holds."""
 
+MARKS = ("blessed", "pushed")
+"""The marks that can keep an artifact."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
@@ -27,7 +30,7 @@ class Retention:
     last: int = 10  #: per channel: the newest version of each of the highest spans; without spans, the newest artifacts
     last_of: Mapping[str, int] = field(default_factory=dict)  #: by artifact type, where another number applies
     younger: timedelta = timedelta(days=30)  #: everything published more recently
-    marked: tuple[str, ...] = ("blessed", "pushed")  #: everything with one of these marks
+    marked: tuple[str, ...] = MARKS  #: everything with one of these marks
     logs: timedelta = timedelta(days=90)  #: logs of runs that ended more recently
 
     def of(self, kind: str) -> int:

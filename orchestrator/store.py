@@ -191,6 +191,9 @@ class Store(Protocol):
     def pipelines(self) -> list[str]:
         """The names of all pipelines that have ever run."""
 
+    def kinds(self) -> list[str]:
+        """The names of all kinds of which an artifact was ever published, by any pipeline."""
+
     def begin(self, execution: Execution, *claims: Claim) -> Execution:
         """Records an execution as running and assigns its id; inputs and outputs follow with `publish`.
 
@@ -386,6 +389,9 @@ class MemoryStore:
 
     def pipelines(self) -> list[str]:
         return sorted(self._runs)
+
+    def kinds(self) -> list[str]:
+        return sorted({artifact.kind for artifact in list(self._artifacts.values())})
 
     def begin(self, execution: Execution, *claims: Claim) -> Execution:
         with self._lock:

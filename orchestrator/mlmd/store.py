@@ -185,6 +185,9 @@ class MlmdStore:
     def pipelines(self) -> list[str]:
         return sorted(c.name for c in self._reader.contexts_of_type(declarations.PIPELINE))
 
+    def kinds(self) -> list[str]:
+        return sorted(known.name for known in self._connection.find("get_artifact_types") if not known.version)
+
     # --- executions
 
     def begin(self, execution: Execution, *claims: Claim) -> Execution:

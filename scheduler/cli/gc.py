@@ -71,6 +71,7 @@ def gc(
     with home.open_for_reading(settings) if dry_run else home.open_to_record(settings) as store:
         name, file = find.pipeline_or_file(store, pipeline, settings.params) if pipeline is not None else ("", "")
         loaded = load(file, settings=settings.params) if file else None
+        collection.refuse_unknown_types(store, retention)
         context = collection.CollectionContext(
             store=store,
             root=settings.root,

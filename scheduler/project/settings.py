@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from spanwise.orchestrator.agents.pod_settings import PodSettings
 from spanwise.orchestrator.artifact import Value
 from spanwise.orchestrator.beam_settings import BeamSettings, check_beam
-from spanwise.orchestrator.collection import Retention
+from spanwise.orchestrator.collection import MARKS, Retention
 from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageError
 from spanwise.orchestrator.resources import Machine, parse_memory
 from spanwise.orchestrator.storage.eviction import MOST_BYTES
@@ -315,7 +315,7 @@ def _written_settings() -> type[BaseModel]:
         keep_last: int | None = Field(default=None, ge=0)
         keep_last_of: dict[str, Annotated[int, Field(ge=0)]] | None = None
         keep_younger: Annotated[timedelta, BeforeValidator(_length)] | None = None
-        keep_marked: list[str] | None = None
+        keep_marked: list[Literal[MARKS]] | None = None  # type: ignore[valid-type]  # as above
         keep_logs: Annotated[timedelta, BeforeValidator(_length)] | None = None
 
     class WrittenPods(BaseModel):

@@ -10,6 +10,7 @@ A collection that is killed is continued by the next one:
 
 from __future__ import annotations
 
+import difflib
 import gc
 import itertools
 import shutil
@@ -23,10 +24,11 @@ from functools import cached_property
 from pathlib import Path
 
 from spanwise.orchestrator import lease, publisher
-from spanwise.orchestrator.artifact import Artifact, Model, TransformGraph, Value
+from spanwise.orchestrator.artifact import Artifact, Model, TransformGraph, Value, defined_kinds
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import (
     COLLECTED,
+    MARKS,
     Retention,
     RetentionDecision,
     combine_reasons,
@@ -129,8 +131,11 @@ def override_retention(
     """The retention with options from the command line in place of settings; None and empty options change nothing.
 
     Raises:
-        UsageError: an option is not a length of time, or not TYPE=N.
+        UsageError: an option is not a length of time, not TYPE=N, or not a mark.
     """
+    for mark in marked:
+        if mark not in (*MARKS, "none"):
+            raise UsageError(f"--keep-marked {mark}: expected {', '.join(MARKS)} or none. Repeat it for several marks.")
     return Retention(
         last=retention.last if last is None else last,
         last_of={**retention.last_of, **dict(map(_kind_and_number, last_of))},
@@ -145,6 +150,23 @@ def _kind_and_number(text: str) -> tuple[str, int]:
     if not (kind and number.isascii() and number.isdigit()):
         raise UsageError(f"--keep-last-of {text}: expected a type and how many of it to keep, such as Model=30.")
     return kind, int(number)
+
+
+def refuse_unknown_types(store: Store, retention: Retention) -> None:
+    """Raises UsageError where a type of `last_of` is known to nobody: misspelt, it would keep nothing."""
+    unknown = sorted(retention.last_of.keys() - defined_kinds())
+    if not unknown:
+        return
+    known = sorted(defined_kinds().union(store.kinds()))
+    for kind in unknown:
+        if kind not in known:
+            near = difflib.get_close_matches(kind, known, n=1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise UsageError(
+                f"Keep the last of {kind}: there is no such type.{meant} Types: {', '.join(known)}.\n"
+                "A type of your own is known once an artifact of it was published, or with the pipeline's file:  "
+                "spanwise gc FILE"
+            )
 
 
 # --- deciding

@@ -390,6 +390,15 @@ def test_pipelines_are_those_that_ran(store):
     assert store.pipelines() == ["flights", "taxi"]
 
 
+def test_kinds_are_those_that_were_published(store):
+    """Each kind of which there is an artifact is listed once, in order of name, also one that a user has defined."""
+    before = store.kinds()
+    publish(store, MODELS, model(), model("/models/2"))
+    publish(store, Address("taxi", "Predict", "tides"), Artifact("/tides", kind="Tides"))
+
+    assert (before, store.kinds()) == ([], ["Model", "Tides"])
+
+
 # --- executions
 
 

@@ -32,7 +32,7 @@ from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.errors import SettingsError, UsageError
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
-from spanwise.orchestrator.store import Claim
+from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.orchestrator.testing import Trial
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import RollingWindow
@@ -50,6 +50,7 @@ from spanwise.scheduler.schedule.timetable import Timetable
 from spanwise.scheduler.storage import formatting, gc
 from spanwise.scheduler.storage.pins import pin, unpin
 from tests.scheduler.conftest import Command
+from tests.scheduler.records import begun, published
 from tests.scheduler.yard import NOTHING, Yard, examples, short
 
 
@@ -807,6 +808,7 @@ def test_what_stays_is_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ('keep_younger = "often"', "gc.keep_younger: expected a length of time, such as 12h or 30d."),
         ("keep_last = -1", "gc.keep_last: input should be greater than or equal to 0."),
         ("keep_lots = 1", "gc.keep_lots: is not a setting."),
+        ('keep_marked = ["push"]', "gc.keep_marked.0: input should be 'blessed' or 'pushed'."),
     ],
 )
 def test_what_cannot_be_set_is_refused(folder: Path, line: str, said: str) -> None:
@@ -815,6 +817,16 @@ def test_what_cannot_be_set_is_refused(folder: Path, line: str, said: str) -> No
 
     with pytest.raises(SettingsError, match=re.escape(said)):
         settings.read()
+
+
+def test_a_type_to_keep_is_one_that_exists() -> None:
+    """Of the product, or recorded, as one of a pipeline that is not loaded; the others are named instead of it."""
+    store, retention = MemoryStore(), Retention(last_of={"Model": 30, "Tides": 3})
+    with pytest.raises(UsageError, match=r"(?s)Tides: there is no such type\. .*Types: .*Model, .*spanwise gc FILE"):
+        gc.refuse_unknown_types(store, retention)
+    published(store, begun(store), "Predict", outputs={"tides": Artifact("/tides", kind="Tides")})
+
+    gc.refuse_unknown_types(store, retention)
 
 
 def test_where_nothing_ran_there_is_nothing_to_collect(spanwise: Command, folder: Path) -> None:
@@ -879,6 +891,9 @@ def test_of_many_the_first_are_listed_unless_all_are_asked_for(
     [
         (["gc", "--keep-younger", "often"], "'often' is not a length of time"),
         (["gc", "--keep-last-of", "Model"], "such as Model=30"),
+        (["gc", "--keep-last-of", "model=30"], "Keep the last of model: there is no such type. Did you mean Model?"),
+        (["gc", "--keep-marked", "push"], "--keep-marked push: expected blessed, pushed or none."),
+        (["gc", "--keep-marked", "blessed,pushed"], "--keep-marked blessed,pushed: expected blessed, pushed or none."),
         (["gc", "flights"], "No pipeline 'flights' has run here."),
         (["pin", "flow/First/report/9"], "There is no artifact 'flow/First/report/9'."),
         (["unpin", "flow/First/report/1"], "is not pinned"),
