@@ -213,10 +213,14 @@ def _left_out(settings: Settings, where: SqliteFile | DatabaseServer) -> Collect
 
 
 def _copy_tree(source: Path, target: Path, left_out: Collection[Path]) -> None:
-    """Copies what is not there yet; files that vanish meanwhile are left out, and links between files stay."""
+    """Copies what is not there yet; files that vanish meanwhile are left out, and links within the tree stay.
+
+    Raises:
+        UsageError: the target lies in a folder that a link in the source leads to.
+    """
     copies: dict[tuple[int, int], Path] = {}  # of files with several names
     source = source.absolute()
-    for here, found in _walk(source, source, left_out):
+    for here, found in _walk(source, source, left_out, (_real(source),), _real(target)):
         place = target / here.relative_to(source)
         if stat.S_ISDIR(found.st_mode):
             place.mkdir(parents=True, exist_ok=True)
@@ -244,10 +248,16 @@ def _is_copied(place: Path, found: os.stat_result) -> bool:
     return (there.st_size, there.st_mtime_ns) == (found.st_size, found.st_mtime_ns)
 
 
-def _walk(root: Path, folder: Path, left_out: Collection[Path]) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yields a folder of the root and everything below it, folders first, except what only a running run needs."""
+def _walk(
+    root: Path, folder: Path, left_out: Collection[Path], tops: tuple[Path, ...], target: Path
+) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yields a folder of the root and everything below it, folders first, except what only a running run needs.
+
+    A link that leads out of the tree stands for what it leads to. `tops` are the real places of the root and of the
+    folders that such links on the way here lead to; no part of the tree is the real place `target`.
+    """
     try:
-        yield folder, folder.lstat()
+        yield folder, folder.stat()
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -255,11 +265,33 @@ def _walk(root: Path, folder: Path, left_out: Collection[Path]) -> Iterator[tupl
         path = Path(entry.path)
         if path in left_out or _is_passing(path.relative_to(root)):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(root, path, left_out)
+        outside = _place_outside(path, tops) if entry.is_symlink() else None
+        if outside is not None and target.is_relative_to(outside):
+            raise UsageError(f"{target} lies in {outside}, which {path} leads to. Name another folder.")
+        if outside is not None and outside.is_dir():
+            yield from _walk(root, path, left_out, (*tops, outside), target)
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _walk(root, path, left_out, tops, target)
         elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
             with contextlib.suppress(FileNotFoundError):
-                yield path, path.lstat()
+                yield path, path.lstat() if outside is None else path.stat()
+
+
+def _place_outside(link: Path, tops: tuple[Path, ...]) -> Path | None:
+    """The file or folder that a link leads to; None if it stays in its tree or leads in a circle, or to nothing."""
+    try:
+        is_absolute = link.readlink().is_absolute()
+    except FileNotFoundError:  # collected meanwhile
+        return None
+    place = _real(link)
+    is_within = not is_absolute and place.is_relative_to(tops[-1])
+    if is_within or any(top.is_relative_to(place) for top in tops):
+        return None
+    return place if place.is_dir() or place.is_file() else None
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # unlike `resolve`, which refuses links in a circle
 
 
 def _is_passing(place: Path) -> bool:

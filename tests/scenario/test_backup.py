@@ -162,6 +162,62 @@ def test_files_of_artifacts_are_copied_however_they_are_called(tmp_path):
         assert sorted(path.relative_to(copy) for path in copy.rglob("*")) == wanted
 
 
+LINKED = """
+from spanwise import Component, Output, Pipeline, Report
+
+
+class Make(Component):
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "file").write_text("file")
+        (report.path / "link").symlink_to("file")
+
+
+p = Pipeline("p", [Make()])
+"""
+
+
+@pytest.mark.parametrize("moved", [".spanwise", ".spanwise/p", ".spanwise/p/Make/report"])
+def test_a_backup_holds_what_links_out_of_the_root_lead_to(tmp_path, moved):
+    """As when a folder has moved to a larger disk; a link within an artifact stays one."""
+    project = lay_out(tmp_path / "project", spans=0)
+    (project / "p.py").write_text(LINKED)
+    call(project, "run", "p.py")
+    disk = (project / moved).rename(tmp_path / "disk")
+    (project / moved).symlink_to(disk)
+
+    call(project, "backup", str(tmp_path / "backup"))
+    disk.rename(tmp_path / "lost")
+    (project / ".spanwise").rename(tmp_path / "old")
+    call(project, "restore", str(tmp_path / "backup"))
+
+    assert "artifacts of p: 1 of 1 verified" in call(project, "doctor", "--deep")
+    assert [path.name for path in (project / ".spanwise").rglob("*") if path.is_symlink()] == ["link"]
+
+
+def test_a_backup_is_not_made_where_a_link_of_the_root_leads_to(tmp_path, project):
+    """It would be copied into itself."""
+    disk = (project / ".spanwise" / "rides").rename(tmp_path / "disk")
+    (project / ".spanwise" / "rides").symlink_to(disk)
+
+    said = call(project, "backup", str(disk / "backup"), code=2)
+
+    assert f"{disk / 'backup' / 'root'} lies in {disk}, which {project / '.spanwise' / 'rides'} leads to." in said
+
+
+def test_links_that_lead_in_a_circle_are_copied_as_links(tmp_path, project):
+    """So that a backup ends."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (project / ".spanwise" / "outside").symlink_to(outside)
+    (outside / "root").symlink_to(project / ".spanwise")
+    (outside / "itself").symlink_to("itself")
+
+    call(project, "backup", str(tmp_path / "backup"))
+
+    copied = tmp_path / "backup" / "root" / "outside"
+    assert [(path.name, path.is_symlink()) for path in sorted(copied.iterdir())] == [("itself", True), ("root", True)]
+
+
 def test_a_restore_never_mixes_two_histories(tmp_path, project):
     """A root or a database that is there already is left alone, and the message says how to move it aside."""
     call(project, "backup", str(tmp_path / "backup"))
