@@ -25,6 +25,7 @@ from spanwise.orchestrator.signature import (
 if TYPE_CHECKING:
     from spanwise.orchestrator.history import History
     from spanwise.orchestrator.run import Run
+    from spanwise.orchestrator.scope import Scope
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
@@ -294,6 +295,9 @@ class Resolver(Node):
     def source(self) -> Channel:
         """The channel it chooses from; of several, the first."""
         return next(iter(self.sources.values()))
+
+    def check_wiring(self, nodes: Mapping[str, Node], scopes: Mapping[str, Scope]) -> None:
+        """Refuses a pipeline of these nodes that it does not fit into; called when the pipeline is built."""
 
     def choose(self, histories: Mapping[str, History]) -> Mapping[str, Sequence[Artifact]]:
         """What this run reads, by key; of a resolver with one source, what `resolve` says."""

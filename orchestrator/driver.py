@@ -147,7 +147,18 @@ def history_of(
     scope = scope or Scope(channel.node, channel.key)
     address = Address(run.pipeline, scope.node, scope.key)
     origins = tuple(Address(run.pipeline, *origin) for origin in scope.origins)
-    return History(store, address, channel.kind, run, tuple(mine), scope.sources, find_calendar(channel), origins)
+    return History(
+        store,
+        address,
+        channel.kind,
+        run,
+        tuple(mine),
+        scope.sources,
+        find_calendar(channel),
+        origins,
+        compared=scope.compared,
+        awaited=scope.awaited,
+    )
 
 
 def histories_of(

@@ -151,6 +151,7 @@ class NewestOutputs:
         }
         run = replace(
             base,
+            number=find_supplied(self._store, supplied[node.name]).run,  # it has not seen what that pushed after it
             as_of=self._run.as_of,
             replay=self._run.replay,
             source=self._run.source or base.source,

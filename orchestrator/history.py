@@ -61,6 +61,8 @@ class History:
     gated: tuple[GatedSource, ...] = ()  #: what the artifacts are, or derive from, as far as gates judge it
     calendar: Calendar | None = None  #: how the spans of the channel are counted now; None when it is not known
     origins: tuple[Address, ...] = ()  #: what the artifacts derive from span by span, as far as no gate judges it
+    compared: bool = True  #: what is chosen is compared with what this run makes, so the champion is none of `mine`
+    awaited: frozenset[str] = frozenset()  #: the nodes of this run of which pushes and blessings count
 
     @property
     def as_of(self) -> datetime | None:
@@ -165,33 +167,32 @@ class History:
         return next(self.newest(), None) if highest is None else self.newest_version(highest)
 
     def blessed(self) -> Iterator[Artifact]:
-        """The artifacts that are blessed, the newest publication first; a reuse blesses nothing."""
-        heard = not self.run.replay
-        return (
-            a
-            for a in self._by_publication()
-            if is_given(self.store, "blessed", a, as_of=self.as_of, people_later=heard)
-            and find_standing_of_model(self.store, a, as_of=self.as_of, people_later=heard).holds()
-        )
+        """The artifacts that are blessed, the newest publication first, except those of this run.
+
+        A reuse blesses nothing.
+        """
+        return (a for a in self._by_publication() if self._find_blessing(a).holds())
 
     def served(self, pushed_by: str | None = None) -> Iterator[tuple[Artifact, Push]]:
-        """The artifacts that were pushed, by any node or this one, each with its push, the last push first."""
+        """The artifacts that were pushed, by any node or this one, each with its push, the last push first.
+
+        A push of this run counts if it was awaited; one by a node that runs beside would count by chance.
+        """
         for push in pushes(self.store, str(self.address), as_of=self.as_of):
-            if pushed_by in (None, push.node):
+            if pushed_by in (None, push.node) and self._is_settled(push.run, push.node):
                 yield self.store.artifact(push.model).as_kind(self.kind), push
 
     def champion(self, pushed_by: str | None = None) -> Artifact | None:
-        """The artifact that was pushed last; while none was, the newest that is blessed; never one of this run.
+        """The artifact that was pushed last; while none was, the newest that is blessed.
 
-        One whose blessing a person has taken back is passed over; what its Evaluator says later changes nothing of
-        what serves.
+        Where it is compared with what this run makes, it is never one of this run (law 8). One whose blessing a person
+        has taken back is passed over; what its Evaluator says later changes nothing of what serves.
         """
-        mine = {a.id for a in self.mine}
+        mine = {a.id for a in self.mine} if self.compared else set()
         for artifact, _ in self.served(pushed_by):
-            verdict = find_standing_of_model(self.store, artifact, as_of=self.run.heard_until).personal
-            if artifact.id not in mine and (verdict is None or verdict.given):
+            if artifact.id not in mine and not self._is_taken_back(artifact):
                 return artifact
-        return next(self.blessed(), None)
+        return next(self.blessed() if self.compared else self._blessed_so_far(), None)
 
     def with_mark(self, mark: str) -> Iterator[Artifact]:
         """The artifacts with a permanent mark (`pushed`), the newest publication first."""
@@ -240,10 +241,34 @@ class History:
             yield from ahead
             size = min(2 * size, _MOST_AHEAD)
 
-    def _by_publication(self) -> Iterator[Artifact]:
-        mine = {a.id for a in self.mine}
-        found = (a for a in self.store.newest(self.address) if self._is_visible(a) and a.id not in mine)
+    def _by_publication(self, *, own: bool = False) -> Iterator[Artifact]:
+        """The newest first; those of this run only with `own`."""
+        left_out = set() if own else {a.id for a in self.mine}
+        found = (a for a in self.store.newest(self.address) if self._is_visible(a) and a.id not in left_out)
         return (a.as_kind(self.kind) for a in found)
+
+    def _blessed_so_far(self) -> Iterator[Artifact]:
+        """Those that are blessed, also of this run, unless a node that runs beside has blessed them."""
+        for artifact in self._by_publication(own=True):
+            blessing = self._find_blessing(artifact)
+            if blessing.holds() and all(self._is_settled(v.by, v.judge) for v in blessing.by_judge.values()):
+                yield artifact
+
+    def _find_blessing(self, artifact: Artifact) -> Standing:
+        """What was said of an artifact; of one that nobody has blessed itself, nothing."""
+        heard = not self.run.replay
+        if not is_given(self.store, "blessed", artifact, as_of=self.as_of, people_later=heard):
+            return Standing({})
+        return find_standing_of_model(self.store, artifact, as_of=self.as_of, people_later=heard)
+
+    def _is_taken_back(self, artifact: Artifact) -> bool:
+        """Whether a person has taken its blessing back."""
+        verdict = find_standing_of_model(self.store, artifact, as_of=self.run.heard_until).personal
+        return verdict is not None and not verdict.given
+
+    def _is_settled(self, run: str, node: str) -> bool:
+        """Whether what a node has said or done in a run is known before this run chooses."""
+        return run != self.run.name or node in self.awaited
 
     def _object(self, source: GatedSource, artifact: Artifact) -> Withheld | None:
         """What gates say against an artifact, or against the newest version of the span that it was made from."""

@@ -29,8 +29,8 @@ class Pipeline:
     """Nodes under one name. Daily, backfill and partial runs share it, so that they share their history.
 
     `nodes` may come in any order; `order` has parents first and otherwise keeps that order. Raises
-    PipelineError if two nodes share a name, a node reads from one that is not listed, there is a cycle, or a resolver
-    reads spans around a gate that judges them.
+    PipelineError if two nodes share a name, a node reads from one that is not listed, there is a cycle, a resolver
+    reads spans around a gate that judges them, or does not fit in otherwise.
     `preload` names modules that several nodes import, such as "sklearn.linear_model": a run imports them once.
     """
 
@@ -63,11 +63,9 @@ class Pipeline:
                     )
         self._parents = {n.name: _parents(n) for n in listed}
         self.order: tuple[str, ...] = _sorted(name, self._parents)
-        self.scopes: Mapping[str, Mapping[str, Scope]] = {
-            node.name: find_scopes(node, self.nodes, self.order, self.ancestors)
-            for node in listed
-            if isinstance(node, Resolver)
-        }  #: what each resolver chooses among, by the keys of its sources
+        resolvers = [node for node in listed if isinstance(node, Resolver)]
+        #: what each resolver chooses among, by the keys of its sources
+        self.scopes: Mapping[str, Mapping[str, Scope]] = {node.name: self._find_scopes(node) for node in resolvers}
         self.judged: tuple[GatedSource, ...] = find_judged(self.nodes, self.order)  #: the channels that gates judge
 
     def __iter__(self) -> Iterator[Node]:
@@ -131,6 +129,11 @@ class Pipeline:
             optional=self._ordered(set(self.order) - run - above - below),
             dropped=self._ordered(below),
         )
+
+    def _find_scopes(self, resolver: Resolver) -> Mapping[str, Scope]:
+        scopes = find_scopes(resolver, self.nodes, self.order, self.ancestors)
+        resolver.check_wiring(self.nodes, scopes)
+        return scopes
 
     def _refuse_loose(self, node: Node, channel: Channel) -> None:
         producer = self.nodes.get(channel.node)

@@ -1,4 +1,4 @@
-"""Scopes: which published artifacts a resolver chooses among, and which gates have to accept them."""
+"""Scopes: which published artifacts a resolver chooses among, which gates have to accept them, and who reads them."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ class Scope:
     key: str
     sources: tuple[GatedSource, ...] = ()  #: what they derive from, or are, as far as gates judge it
     origins: tuple[tuple[str, str], ...] = ()  #: node and key of what they derive from, as far as no gate judges it
+    compared_by: tuple[str, ...] = ()  #: the nodes that compare its choice with what the run itself makes there
+    used_by: tuple[str, ...] = ()  #: the other nodes that read its choice
+    awaited: frozenset[str] = frozenset()  #: the nodes that have ended when it chooses
+
+    @property
+    def compared(self) -> bool:
+        """Whether its choice is compared with what the run itself makes there, or nothing says that it is not."""
+        return bool(self.compared_by) or not self.used_by

@@ -2,14 +2,15 @@
 
 A resolver reads a channel of its own, or what derives from one span by span, such as the statistics of examples. Gates
 that judge what it derives from decide which spans count, whether the resolver stands behind them or, because they
-depend on it, before them.
+depend on it, before them. Who reads its choice decides whether that may be of this run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from spanwise.orchestrator.comparison import split_readers
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError
 from spanwise.orchestrator.gate import Gate, has_spans, passed_by
@@ -27,7 +28,7 @@ class _DerivedFrom:
 
 
 def find_scopes(
-    resolver: Resolver, nodes: Mapping[str, Node], order: Iterable[str], ancestors: Callable[[str], frozenset[str]]
+    resolver: Resolver, nodes: Mapping[str, Node], order: Sequence[str], ancestors: Callable[[str], frozenset[str]]
 ) -> Mapping[str, Scope]:
     """What a resolver of a pipeline chooses among, by the keys of its sources.
 
@@ -35,7 +36,12 @@ def find_scopes(
         PipelineError: it reads spans around a gate that it does not have to precede; the message names the channel to
             read instead.
     """
-    return {key: _find_scope(resolver, source, nodes, order, ancestors) for key, source in resolver.sources.items()}
+    found = {}
+    for key, source in resolver.sources.items():
+        scope = _find_scope(resolver, source, nodes, order, ancestors)
+        comparing, using = split_readers(resolver, key, (scope.node, scope.key), nodes, order)
+        found[key] = replace(scope, compared_by=comparing, used_by=using, awaited=ancestors(resolver.name))
+    return found
 
 
 def _find_scope(

@@ -1,11 +1,12 @@
-"""Champions: the model that a new one is compared with, which is the one in service."""
+"""Champions: the model in service, with which a new one is compared, and which predicts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from spanwise.orchestrator import Artifact, Channel, History, Node, Resolver
+from spanwise.orchestrator import Artifact, Channel, History, Node, PipelineError, Resolver
 from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.scope import Scope
 from spanwise.orchestrator.serving import Push, version_instead
 from spanwise.orchestrator.store import Store
 
@@ -19,6 +20,11 @@ class Champion(Resolver):
     again, a person rolls back, a model is blessed and its push fails. A model whose blessing a person has taken back
     (`spanwise unbless`) is passed over, even while it serves. Of several Pushers, `pushed_by` names the one that
     counts.
+
+    Where it is compared with the model of the run, as by an Evaluator, it is never that model. Where it is only used,
+    as by a BulkInferrer, it is the one that serves, also if the run has reused that one or pushes it before:
+
+        serving = Champion(trainer["model"], name="Serving", after=[pusher])
     """
 
     def __init__(
@@ -32,6 +38,16 @@ class Champion(Resolver):
         super().__init__(source, name=name, after=after, many=False, optional=True)
         self.pushed_by = pushed_by
         self.parameters = {"pushed_by": pushed_by}
+
+    def check_wiring(self, nodes: Mapping[str, Node], scopes: Mapping[str, Scope]) -> None:  # noqa: ARG002
+        scope = scopes[self.source.key]
+        if scope.compared_by and scope.used_by and self.source.producer is not None:
+            comparing, using = scope.compared_by[0], scope.used_by[0]
+            raise PipelineError(
+                f"{comparing} compares the choice of {self.name} with the model of the run, so it is never that model, "
+                f"and {using} only uses it, so it is the one that serves. Give {using} a Champion of its own:  "
+                f'Champion({self.source.node.lower()}[{self.source.key!r}], name="Serving")'
+            )
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         champion = history.champion(self.pushed_by)
@@ -47,7 +63,7 @@ class Champion(Resolver):
         model, push = serving
         if model.id == chosen[0].id:
             return _describe_served(history.store, push)
-        if model.id in {mine.id for mine in history.mine}:
+        if history.compared and model.id in {mine.id for mine in history.mine}:
             return f"the champion before {model.name}, which serves and is the model of this run"
         return f"the champion before {model.name}, which serves, but whose blessing was taken back"
 

@@ -52,7 +52,7 @@ class Published:
 
     def history(self, channel, *, as_of=None, mine=(), gated=(), exclude=()):
         run = Run(
-            pipeline="taxi", number=9, as_of=as_of, replay=as_of is not None, source="taxi.py", exclude=tuple(exclude)
+            pipeline="taxi", number=999, as_of=as_of, replay=as_of is not None, source="taxi.py", exclude=tuple(exclude)
         )
         return History(self.store, Address("taxi", channel.node, channel.key), channel.kind, run, tuple(mine), gated)
 

@@ -1,5 +1,8 @@
 """Champion: what serves, by random histories of training, judging, pushing, taking back and replaying."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,3 +91,19 @@ def test_the_same_push_twice_in_a_row_is_one_entry():
     found = [push.model for push in pushes(history.published.store, "taxi/Train/model")]
 
     assert found == [history.models[0], history.models[1], history.models[0]]
+
+
+@pytest.mark.parametrize(("awaited", "chosen"), [((), 0), (("Pusher",), 1)], ids=["beside", "before"])
+def test_a_push_of_the_run_counts_only_if_it_was_awaited(awaited, chosen):
+    """A Pusher that runs beside may be faster or slower; the choice is the same."""
+    history = History()
+    for step in (("train", True), ("push", 0), ("train", True), ("push", 1)):
+        history.step(*step)
+    source = history.published.model
+    seen = history.published.history(source, mine=[history.published.store.artifact(history.models[1])])
+    pushing = next(iter(pushes(history.published.store, "taxi/Train/model"))).run
+    run = Run(pipeline="taxi", number=int(pushing.rpartition("/")[2]))
+
+    (found,) = Champion(source).resolve(replace(seen, run=run, compared=False, awaited=frozenset(awaited)))
+
+    assert found.name == history.models[chosen]

@@ -3,10 +3,12 @@
 import json
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from spanwise.components import Evaluator, Pusher, Threshold, Trainer
-from spanwise.orchestrator import Calendar, Component, Input, Model, Output, State
+from spanwise.components import BulkInferrer, Evaluator, Pusher, Threshold, Trainer
+from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline, State
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Address
@@ -33,6 +35,15 @@ class Export(Component):
 
     def run(self, model: Input[Model], exported: Output[Model]) -> None:
         shutil.copy(model.path / "told.json", exported.path / "exported.json")
+
+
+class Days(Component):
+    """Publishes the rows to predict."""
+
+    def run(self, examples: Output[Examples]) -> None:
+        examples.span, examples.calendar, examples.split_names = 1, "number", ["all"]
+        examples.split("all").mkdir()
+        pq.write_table(pa.table({"x": [1]}), examples.split("all") / "part-00000.parquet")
 
 
 class Rides:
@@ -72,8 +83,8 @@ def rides(tmp_path):
     return Rides(tmp_path)
 
 
-def champion(outcome):
-    execution = outcome.executions["Champion"]
+def champion(outcome, node="Champion"):
+    execution = outcome.executions[node]
     chosen = execution.outputs.get("model", ())
     return (chosen[0].name if chosen else None), execution.reason
 
@@ -356,3 +367,93 @@ def test_the_champion_says_which_other_model_of_the_pipeline_serves_in_its_place
 
     assert reason.startswith("chose p/Trainer/model/1, pushed last by p/1; but ")
     assert reason.endswith(" serves, where p/2 has pushed p/Learner/model/1 since")
+
+
+@pytest.fixture
+def scoring(tmp_path):
+    """Runs of a pipeline that predicts other rows with the model that serves."""
+    bench = Bench(tmp_path / "root")
+
+    def run(k, *, waits=True, pushes=True, only=(), part=False, base=None, **thresholds):
+        months = Lake(name="Months", rows={1: {"x": [1], "y": [0.0]}}, splits=["train", "eval"])
+        days = Days()
+        trainer = Trainer(examples=months["examples"], run_fn=train, parameters={"k": k})
+        champion = Champion(trainer["model"])
+        evaluator = Evaluator(
+            examples=months["examples"],
+            model=trainer["model"],
+            baseline=champion["model"],
+            label="y",
+            predict_fn=predict,
+            metrics=("mae",),
+            thresholds={"mae": Threshold(**thresholds or {"max_rise": 1000.0})},
+            replicates=0,
+        )
+        pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=str(tmp_path / "serving"))
+        last = pusher if pushes else evaluator
+        serving = Champion(trainer["model"], name="Serving", after=[last] if waits else [])
+        scores = BulkInferrer(examples=days["examples"], model=serving["model"], predict_fn=predict)
+        nodes = [months, days, trainer, champion, evaluator, *([pusher] if pushes else []), serving, scores]
+        behind = ("Months", "Trainer", "Champion", "Evaluator", "Pusher") if part else ()
+        selection = Pipeline("p", nodes).select(first=only)
+        return bench.run(*nodes, selection=selection, behind=behind, base=base)
+
+    return run
+
+
+def predictor(outcome):
+    """The model that predicted, and what is said of its choice."""
+    name, reason = champion(outcome, "Serving")
+    assert only(outcome.executions["BulkInferrer"], "inference_result").properties["model"] == name
+    return name, reason
+
+
+def test_the_model_that_serves_predicts_also_where_the_run_has_reused_it(scoring):
+    """It is not compared with anything, so it may be the model of the run; the baseline is not."""
+    assert predictor(scoring(1)) == ("p/Trainer/model/1", "chose p/Trainer/model/1, which serves, pushed by p/1")
+
+    again = scoring(1)
+    assert predictor(again) == ("p/Trainer/model/1", "chose p/Trainer/model/1, which serves, pushed by p/1")
+    assert champion(again)[0] is None
+    scoring(2)
+    assert predictor(scoring(1)) == ("p/Trainer/model/1", "chose p/Trainer/model/1, which serves, pushed by p/4")
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["a partial run", "a part with a schedule of its own"])
+def test_the_model_that_serves_predicts_also_where_an_earlier_run_supplies_it(scoring, part):
+    """The part that predicts has no Trainer; the one of its base run has made what serves."""
+    scoring(1)
+    scoring(2)
+
+    found = scoring(2, only=["Days", "Serving"], part=part)
+
+    assert predictor(found) == ("p/Trainer/model/2", "chose p/Trainer/model/2, which serves, pushed by p/2")
+
+
+def test_a_model_that_was_not_pushed_does_not_predict(scoring):
+    """The Evaluator has refused it, so the one before it goes on serving."""
+    scoring(1)
+
+    refused = scoring(2, at_most=1)
+
+    assert predictor(refused) == ("p/Trainer/model/1", "chose p/Trainer/model/1, which serves, pushed by p/1")
+
+
+def test_without_a_push_the_newest_blessed_model_predicts(scoring):
+    """Also that of this run, where its judge has judged before."""
+    reason = "chose p/Trainer/model/1, the newest blessed model; none was pushed"
+    assert predictor(scoring(1, pushes=False)) == ("p/Trainer/model/1", reason)
+
+    assert predictor(scoring(1, pushes=False, waits=False)) == ("p/Trainer/model/1", reason)
+
+
+def test_a_choice_that_does_not_wait_for_the_push_belongs_to_its_run(scoring):
+    """What the run pushed after it makes it no older, however often a part of the run is run again."""
+    scoring(1, waits=False)
+    chosen = predictor(scoring(2, waits=False))
+
+    for base in (2, 3):
+        again = scoring(2, waits=False, only=["BulkInferrer"], base=base)
+        assert champion(again, "Serving")[0] == "p/Trainer/model/1"
+
+    assert chosen == ("p/Trainer/model/1", "chose p/Trainer/model/1, which serves, pushed by p/1")
