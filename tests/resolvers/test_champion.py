@@ -6,12 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanwise.orchestrator import Execution, Model, Run, State
-from spanwise.orchestrator.artifact import PushedModel
+from spanwise.orchestrator import (
+    Component,
+    Execution,
+    Input,
+    Model,
+    Output,
+    Pipeline,
+    PipelineError,
+    PushedModel,
+    Run,
+    State,
+)
 from spanwise.orchestrator.serving import claim_pushes, pushes
 from spanwise.orchestrator.verdict import Verdict, append
-from spanwise.resolvers import Champion
-from tests.published import Published
+from spanwise.resolvers import Champion, Latest
+from tests.published import Published, Train
 
 STEPS = st.one_of(
     st.tuples(st.just("train"), st.booleans()),  # whether the Evaluator blesses it
@@ -107,3 +117,19 @@ def test_a_push_of_the_run_counts_only_if_it_was_awaited(awaited, chosen):
     (found,) = Champion(source).resolve(replace(seen, run=run, compared=False, awaited=frozenset(awaited)))
 
     assert found.name == history.models[chosen]
+
+
+class Push(Component):
+    def run(self, model: Input[Model], pushed_model: Output[PushedModel]) -> None: ...
+
+
+@pytest.mark.parametrize("pushed_by", ["production", "Train", "LastPushed"])
+def test_pushes_of_a_node_that_is_no_pusher_of_the_pipeline_are_not_asked_for(pushed_by):
+    """Nothing would ever count, as if nothing was pushed: the pipeline is not built."""
+    train = Train()
+    pushers = [Push(model=train["model"], name=name) for name in ("Staging", "Production")]
+    others = [train, *pushers, Latest(pushers[0]["pushed_model"], name="LastPushed")]
+
+    Pipeline("taxi", [*others, Champion(train["model"], pushed_by="Production")])
+    with pytest.raises(PipelineError, match="no Pusher of this pipeline; its Pushers: Staging, Production"):
+        Pipeline("taxi", [*others, Champion(train["model"], pushed_by=pushed_by)])

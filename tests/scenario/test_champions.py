@@ -52,11 +52,11 @@ class Rides:
     def __init__(self, folder):
         self.bench, self.serving = Bench(folder / "root"), folder / "serving"
 
-    def run(self, k, *, x=1, max_rise=1000.0, pushes=True, trainer="Trainer", **arguments):
+    def run(self, k, *, x=1, max_rise=1000.0, pushes=True, trainer="Trainer", pusher=None, pushed_by=None, **arguments):
         broken = {"broken": arguments.pop("broken")} if "broken" in arguments else {}
         lake = Lake(rows={1: {"x": [x], "y": [0.0]}}, splits=["train", "eval"])
         trainer = Trainer(name=trainer, examples=lake["examples"], run_fn=train, parameters={"k": k, **broken})
-        champion = Champion(trainer["model"])
+        champion = Champion(trainer["model"], pushed_by=pushed_by)
         evaluator = Evaluator(
             examples=lake["examples"],
             model=trainer["model"],
@@ -68,7 +68,8 @@ class Rides:
             replicates=0,
             **arguments,
         )
-        pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=str(self.serving))
+        destination = str(self.serving)
+        pusher = Pusher(model=trainer["model"], blessing=evaluator["blessing"], destination=destination, name=pusher)
         return self.bench.run(lake, trainer, champion, evaluator, *([pusher] if pushes else []))
 
     def say(self, model, given):
@@ -140,6 +141,31 @@ def test_the_next_best_champion_is_the_baseline_when_a_blessing_is_taken_back(ri
     )
     rides.say("p/Trainer/model/2", given=True)
     assert champion(rides.run(4, pushes=False))[0] == "p/Trainer/model/2"
+
+
+def test_a_model_that_was_never_pushed_is_not_called_an_earlier_champion(rides):
+    """Where no other was pushed, the newest blessed model is the baseline, and what is said of it is true."""
+    rides.run(1, pushes=False)
+    rides.run(2)
+    rides.say("p/Trainer/model/2", given=False)
+
+    what = "the newest blessed model, never pushed, instead of p/Trainer/model/2"
+    assert champion(rides.run(3, pushes=False)) == (
+        "p/Trainer/model/1",
+        f"chose p/Trainer/model/1, {what}, which serves, but whose blessing was taken back",
+    )
+
+
+def test_the_pushes_of_a_pusher_that_was_renamed_are_named(rides):
+    """They are not those of the node that is named now, so the newest blessed model is chosen, and it says why."""
+    rides.run(1)
+    rides.run(2, pushes=False)
+
+    said = "the newest blessed model; Production has pushed none, while Pusher has pushed p/Trainer/model/1 last"
+    assert champion(rides.run(3, pusher="Production", pushed_by="Production")) == (
+        "p/Trainer/model/2",
+        f"chose p/Trainer/model/2, {said}",
+    )
 
 
 def test_a_champion_that_cannot_be_loaded_is_named(rides):
@@ -414,7 +440,8 @@ def test_the_model_that_serves_predicts_also_where_the_run_has_reused_it(scoring
 
     again = scoring(1)
     assert predictor(again) == ("p/Trainer/model/1", "chose p/Trainer/model/1, which serves, pushed by p/1")
-    assert champion(again)[0] is None
+    instead = "found no artifact to choose, instead of p/Trainer/model/1, which serves and is the model of this run"
+    assert champion(again) == (None, instead)
     scoring(2)
     assert predictor(scoring(1)) == ("p/Trainer/model/1", "chose p/Trainer/model/1, which serves, pushed by p/4")
 
