@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.lineage import Direction, passes_rows, walk
 from spanwise.orchestrator.renewal import current_of_span, current_of_spans, current_without_span
@@ -156,10 +156,14 @@ class History:
         return None
 
     def newest(self) -> Iterator[Artifact]:
-        """Artifacts without a span, the one that was published or reused last first, except those of this run."""
+        """Artifacts without a span, the one that was published or reused last first, except those of this run.
+
+        Models whose blessing a person has taken back are passed over.
+        """
         mine = {a.id for a in self.mine}
         current = current_without_span(self.store, self.address, as_of=self.as_of)
-        return (a.as_kind(self.kind) for a in current if self._is_visible(a) and a.id not in mine)
+        found = (a for a in current if self._is_visible(a) and a.id not in mine)
+        return (a.as_kind(self.kind) for a in found if not self._is_taken_back(a))
 
     def latest(self) -> Artifact | None:
         """The newest version of the newest span, or the newest artifact of a kind without spans."""
@@ -262,7 +266,9 @@ class History:
         return find_standing_of_model(self.store, artifact, as_of=self.as_of, people_later=heard)
 
     def _is_taken_back(self, artifact: Artifact) -> bool:
-        """Whether a person has taken its blessing back."""
+        """Whether it is a model whose blessing a person has taken back."""
+        if artifact.kind != Model.kind:
+            return False
         verdict = find_standing_of_model(self.store, artifact, as_of=self.run.heard_until).personal
         return verdict is not None and not verdict.given
 

@@ -17,7 +17,8 @@ class Latest(Resolver):
     With `n` above 1, the `n` newest, oldest first, or fewer where there are fewer; for the spans of a gap, see
     `RollingWindow` and `LatestSpans`.
 
-    Models that were refused are among them: `LatestBlessed` chooses a model to start from or to compare with.
+    Models that an Evaluator has refused are among them: where there is one, `LatestBlessed` chooses a model to start
+    from or to compare with. Those whose blessing a person has taken back are not.
     """
 
     def __init__(self, source: Channel, *, n: int = 1, name: str | None = None, after: Sequence[Node] = ()) -> None:

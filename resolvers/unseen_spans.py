@@ -26,7 +26,8 @@ class UnseenSpans(RollingWindow):
 
     A model has learned from the spans that it records (`model.spans`; the Trainer does), and from those of the models
     that it was warm-started from. The model of this run never counts, nor one that records no spans or counted them by
-    another calendar, nor one that learned from a span that was refused since.
+    another calendar, nor one that learned from a span that was refused since, nor one whose blessing a person has taken
+    back.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class UnseenSpans(RollingWindow):
         least = min((max(found) for _, found in learned if found), default=None)
         if least is not None:
             raise ResolutionError(
-                f"{wanted}every model of {self._models!r} learned from {self.calendar.label(least)} or later. Run the "
-                f"pipeline for the next span, train on a window that ends earlier (RollingWindow's skip=), or pass "
-                f"offset= to let a model be judged on spans that it learned from."
+                f"{wanted}every model of {self._models!r} that counts learned from {self.calendar.label(least)} or "
+                "later. Run the pipeline for the next span, train on a window that ends earlier (RollingWindow's "
+                "skip=), or pass offset= to let a model be judged on spans that it learned from."
             )
         if learned and (calendar := _other_calendar(models, learned[0][0], first)) is not None:
             raise ResolutionError(
@@ -106,7 +107,7 @@ class UnseenSpans(RollingWindow):
                 f"trained; the Trainer does."
             )
         raise ResolutionError(
-            f"{wanted}no earlier run has published one on {self._models!r}. "
+            f"{wanted}no earlier run has published one on {self._models!r} that counts. "
             f"Train one first, then run the pipeline for the next span."
         )
 

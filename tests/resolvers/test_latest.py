@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from spanwise.orchestrator import Model, ParameterError, ResolutionError, WindowIncomplete, past
+from spanwise.orchestrator.verdict import Verdict, append_personal
 from spanwise.resolvers import Fixed, Latest, LatestBlessed
 
 
@@ -16,6 +17,35 @@ def test_latest_is_never_what_this_run_made(published):
     (found,) = Latest(published.model).resolve(published.history(published.model, mine=[mine]))
 
     assert found.name == older.name
+
+
+def test_latest_passes_over_a_model_whose_blessing_a_person_took_back(published):
+    """None is started from it or compared with it again; what an Evaluator says does not count."""
+    older, newest = published.a_model(blessed=False), published.a_model(blessed=True)
+    latest, history = Latest(published.model), published.history(published.model)
+    append_personal(published.store, said(newest, given=False), newest)
+
+    assert [a.name for a in latest.resolve(history)] == [older.name]
+    assert [a.name for a in Latest(published.model, n=2).resolve(history)] == [older.name]
+
+    append_personal(published.store, said(newest, given=True), newest)
+    assert [a.name for a in latest.resolve(history)] == [newest.name]
+
+
+def said(model, *, given):
+    return Verdict(mark="blessed", artifact=model.name, given=given, by="ann@host", because="wrong for refunds")
+
+
+def test_a_replay_does_not_know_that_a_blessing_was_taken_back_later(published):
+    """It sees what was said by its time."""
+    model = published.a_model()
+    then = published.now
+    published.now += timedelta(minutes=1)
+    append_personal(published.store, said(model, given=False), model)
+
+    (found,) = Latest(published.model).resolve(published.history(published.model, as_of=then))
+
+    assert found.name == model.name
 
 
 def test_latest_span_is_the_highest_not_the_last_published(published):

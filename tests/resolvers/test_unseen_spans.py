@@ -4,6 +4,7 @@ import pytest
 
 from spanwise.orchestrator import ParameterError, PipelineError, ResolutionError, WindowIncomplete
 from spanwise.orchestrator.scope import GatedSource
+from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import UnseenSpans
 
 GATED = (GatedSource("Ingest", "examples", ("Gate",)),)
@@ -154,3 +155,13 @@ def test_bad_use_is_refused_when_it_is_built(published):
         UnseenSpans(published.examples, published.model, skip=-1)
     with pytest.raises(ParameterError, match="offset is '1'"):
         UnseenSpans(published.examples, published.model, offset="1")
+
+
+def test_a_model_whose_blessing_a_person_took_back_is_passed_over(published):
+    """It would be judged again and never pushed; the one before it may be."""
+    for span in (1, 2, 3):
+        published.span(span)
+    older, newest = learned(published, (1,), (1, 2))
+    append(published.store, [Verdict(mark="blessed", artifact=newest, given=False, by="ann@host", because="wrong")])
+
+    assert chosen(published) == ([3], older)
