@@ -32,7 +32,7 @@ from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.schedule.division import HALVES, Part
 from spanwise.scheduler.schedule.part import part_nodes, select_part
-from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
+from spanwise.scheduler.schedule.schedule import Schedule, rule_of, source_rules, timetables_of
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, schedule_key
 from spanwise.scheduler.schedule.ticks import span_of, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
@@ -52,11 +52,12 @@ class ScheduleDescription:
     timetable: Timetable
     source: str  #: `/path/file.py:name`
     calendar: str = "number"  #: how its spans are shown
-    calendars: Mapping[str, str] = field(default_factory=dict)  #: the same by node, where each has its own rule
+    calendars: Mapping[str, str] = field(default_factory=dict)  #: the same of each node that ingests
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
     nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
+    by_node: Mapping[datetime, Mapping[str, int]] = field(default_factory=dict)  #: of each node, where each has its own
     trouble: str = ""  #: why some of these could not be computed
     ready: ReadyData | None = None  #: what lies ready to be ingested, where that was asked
 
@@ -216,14 +217,15 @@ def _describe_schedule(
     schedule: Schedule, loaded: load.Loaded, timetable: Timetable, moments: Sequence[datetime]
 ) -> ScheduleDescription:
     part = part_of(timetable.pipeline)
-    rule = rule_of(schedule, part)
-    spans, trouble = {}, ""
+    rule, rules = rule_of(schedule, part), source_rules(schedule, part)
+    spans, by_node, trouble = {}, {}, ""
     for at in moments:
         tick = next(ticks(timetable, at - timedelta(seconds=1), at), None)
         if tick is None or rule is None:
             continue
         try:
-            spans[at] = span_of(rule, tick)
+            each = {node: span_of(its, tick) for node, its in rules.items() if its is not None}
+            spans[at], by_node[at] = next(iter(each.values())) if each else span_of(rule, tick), each
         except SpanwiseError as error:
             trouble = str(error)
     division = timetable.division or HALVES
@@ -234,11 +236,12 @@ def _describe_schedule(
         timetable=timetable,
         source=loaded.place,
         calendar=loaded.calendar.value,
-        calendars={each.node: each.calendar.value for each in list_span_sources(loaded.pipeline) if timetable.sources},
+        calendars={each.node: each.calendar.value for each in list_span_sources(loaded.pipeline)},
         pushes=pushes,
         nodes=part_nodes(loaded.pipeline, part, division),
         ingests=any(isinstance(node, IngestNode) for node in loaded.pipeline),
         spans=spans,
+        by_node=by_node,
         trouble=trouble,
     )
 

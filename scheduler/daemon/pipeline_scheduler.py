@@ -70,7 +70,7 @@ from spanwise.scheduler.schedule.due import DueTicks
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
-from spanwise.scheduler.schedule.ticks import Tick, starts
+from spanwise.scheduler.schedule.ticks import Tick, source_spans, starts
 
 log = logging.getLogger("spanwise.scheduler")
 
@@ -325,7 +325,7 @@ class PipelineScheduler:
             pipeline=self.key,
             tick=wanted.name,
             span=wanted.span,
-            wall=wanted.wall.isoformat(),
+            by_node=source_spans(timetable, wanted),
             attempt=tick.record.attempts + 1,
             root=self._services.place,
             taken=tick.record.taken.isoformat(),

@@ -15,14 +15,14 @@ import sys
 import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, cast
 
 from spanwise.orchestrator import lease
 from spanwise.orchestrator.base_run import find_base_run
-from spanwise.orchestrator.errors import Held, SpanNotFound, SpanwiseError, StoreUnavailable, UsageError
+from spanwise.orchestrator.errors import Held, ScheduleError, SpanNotFound, SpanwiseError, StoreUnavailable, UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Trigger, format_source, go_to
 from spanwise.orchestrator.run_dir import set_aside
@@ -36,12 +36,10 @@ from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run import launch, openlineage, resume, stop
-from spanwise.scheduler.schedule.cadence import find_zone
 from spanwise.scheduler.schedule.division import HALVES, PartStart
 from spanwise.scheduler.schedule.overrun import describe_overrun
 from spanwise.scheduler.schedule.part import nodes_behind, select_part
 from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, format_cause, parse_cause, part_of, pipeline_of
-from spanwise.scheduler.schedule.span_rule import apply_rule
 
 HELD = Held.exit_code
 TAKEN = 4
@@ -73,7 +71,7 @@ class ScheduledJob:
     attempt: int
     root: str
     taken: str = ""  #: when the tick was taken
-    wall: str = ""  #: the time that the tick names
+    by_node: Mapping[str, int] | None = field(default_factory=dict)  #: as `Tick.by_node`; None: not all are known
     part: str = WHOLE  #: which nodes run
     division: Sequence[tuple[str, Sequence[str]]] = ()  #: where the parts of its schedule begin, in order
     from_scratch: bool = False
@@ -161,7 +159,7 @@ def _run(job: ScheduledJob, known: Settings) -> int:
     if job.end_others:
         with root.open_for_writing(known) as store:
             stop_others(store, job, known)
-    spans = _spans_by_node(job, known)
+    spans = _spans_by_node(job, loaded.pipeline)
     if job.wait_until is not None and job.span is not None:
         wait_for_input(loaded, {**dict.fromkeys(loaded.pipeline.order, job.span), **spans}, job, known)
 
@@ -192,17 +190,24 @@ def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:
         raise AlreadyIngested
 
 
-def _spans_by_node(job: ScheduledJob, known: Settings) -> dict[str, int]:
-    """The span of each node that ingests, where the schedule has a rule for each."""
-    if part_of(job.pipeline) == DATA or job.span is None or not job.wall:
-        return {}
-    from spanwise.scheduler.schedule.schedule import source_rules, timetable_of
+def _spans_by_node(job: ScheduledJob, pipeline: Pipeline) -> dict[str, int]:
+    """The span of each node that ingests, where each has its own.
 
-    ((schedule, _),) = load.schedules(job.source, settings=known.params)
-    zone = timetable_of(schedule, pipeline_of(job.pipeline), job.part).zone
-    wall = datetime.fromisoformat(job.wall).astimezone(find_zone(zone))
-    rules = source_rules(schedule, job.part)
-    return {node: apply_rule(rule, wall) for node, rule in rules.items() if rule is not None}
+    Raises:
+        ScheduleError: that of a node is not known.
+    """
+    known = job.by_node or {}
+    if job.by_node is not None and not known:
+        return {}
+    sources = list_span_sources(pipeline)
+    if unknown := [source.node for source in sources if source.node not in known]:
+        each = [f"{s.node}={s.calendar.label(known[s.node]) if s.node in known else 'SPAN'}" for s in sources]
+        raise ScheduleError(
+            f"The tick {job.tick} gives each node that ingests a span of its own, and that of {', '.join(unknown)} is "
+            f"not known: its file was edited since. Say which it is:  "
+            f"spanwise run {shlex.quote(format_source(job.source))} {' '.join(f'--span {word}' for word in each)}"
+        )
+    return {source.node: known[source.node] for source in sources}
 
 
 def _create_request(store: Store, job: ScheduledJob, loaded: Loaded, spans: Mapping[str, int]) -> RunRequest:

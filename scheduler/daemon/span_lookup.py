@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ class SpanLookup:
         self.trouble = ""  #: why some could not be computed
         self._config = config
         self._spans: dict[datetime, int] = {}
+        self._by_node: dict[datetime, Mapping[str, int]] = {}  # of the same moments
         self._refused: set[datetime] = set()  # moments of due ticks for which the rule gave nothing
         self._refused_ahead: set[datetime] = set()  # of ticks that come: asked again once they are due
         self._request: DescriptionRequest | None = None
@@ -40,6 +41,7 @@ class SpanLookup:
     def clear(self) -> None:
         """Forgets all spans, and what is being asked: the file was loaded again, and its rule may be another."""
         self._spans.clear()
+        self._by_node.clear()
         self._refused.clear()
         self._refused_ahead.clear()
         if self._request is not None:
@@ -47,12 +49,14 @@ class SpanLookup:
             self._request = None
 
     def fill(self, tick: Tick, description: ScheduleDescription) -> Tick:
-        """The tick with its span, if that is known."""
-        return replace(tick, span=self._spans.get(tick.at)) if _is_custom(description) else tick
+        """The tick with its span, and that of each node, if they are known."""
+        if not _is_custom(description) or tick.at not in self._spans:
+            return tick
+        return replace(tick, span=self._spans[tick.at], by_node=self._by_node[tick.at])
 
     def missing(self, tick: Tick, description: ScheduleDescription) -> str:
-        """Why a tick has no span, if its schedule has a rule that only the file knows; empty when it has one."""
-        if not _is_custom(description) or tick.span is not None:
+        """Why a span of a tick is missing, if its schedule has a rule that only the file knows; empty when none is."""
+        if not _is_custom(description) or tick.at in self._spans:
             return ""
         return self.trouble or description.trouble or "the span rule gave none"
 
@@ -91,6 +95,8 @@ class SpanLookup:
         mine = next((each for each in answer if each.pipeline == description.pipeline), None)
         if mine is not None:
             self._spans = {at: span for at, span in {**self._spans, **mine.spans}.items() if at > since}
+            each = {**self._by_node, **mine.by_node}
+            self._by_node = {at: each.get(at, {}) for at in self._spans}
             trouble = mine.trouble
         self.trouble = trouble
         self._refused = {at for at in self._asked if at not in self._spans}
@@ -99,4 +105,5 @@ class SpanLookup:
 
 
 def _is_custom(description: ScheduleDescription) -> bool:
-    return isinstance(description.timetable.span, CustomSpanRule)
+    rules = [description.timetable.span, *(each.rule for each in description.timetable.sources)]
+    return any(isinstance(rule, CustomSpanRule) for rule in rules)

@@ -33,7 +33,7 @@ class ScheduleRecord:
     source: str = ""  #: the file it was loaded from, `/path/file.py:name`
     folder: str = ""  #: of the scheduler that loaded it: relative paths of its pipeline are of this folder
     calendar: str = "number"  #: how its spans are shown
-    calendars: Mapping[str, str] = field(default_factory=dict)  #: the same by node, where each has its own rule
+    calendars: Mapping[str, str] = field(default_factory=dict)  #: the same of each node that ingests
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
     pushed_before: tuple[str, ...] = ()  #: where they were found before, as its file was then
     nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
@@ -48,9 +48,14 @@ class ScheduleRecord:
         return self.timetable.pipeline
 
     def source_spans(self, record: TickRecord) -> dict[str, int]:
-        """The span of each node, as `ticks.source_spans` says; empty also where a tick stands for several."""
+        """The span of each node, as `ticks.source_spans` says; empty also where not all are known.
+
+        Of a tick that stands for several, they are not.
+        """
         alone = record.end is None or (record.end.first_at is None and record.end.first_span is None)
-        return source_spans(self.timetable, record.tick) if alone and record.spans else {}
+        spans = (source_spans(self.timetable, record.tick) or {}) if alone and record.spans else {}
+        nodes = self.calendars or spans
+        return {node: spans[node] for node in nodes} if all(node in spans for node in nodes) else {}
 
     def backfills(self, record: TickRecord) -> bool:
         """Whether a backfill recovers a tick: it has a span, and it is the same for all nodes that ingest."""
@@ -59,7 +64,7 @@ class ScheduleRecord:
     def label(self, node: str, span: int) -> str:
         """A span of a node as it is typed."""
         rules = {each.node: each.rule.calendar.value for each in self.timetable.sources}
-        return Calendar.from_name(self.calendars.get(node, rules[node])).label(span)
+        return Calendar.from_name(self.calendars.get(node) or rules.get(node, self.calendar)).label(span)
 
 
 def put_schedule(store: Store, loaded: ScheduleRecord) -> ScheduleRecord:

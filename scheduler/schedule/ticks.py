@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from spanwise.scheduler.schedule.cadence import describe_clock_change, last_moment, moments_after
 from spanwise.scheduler.schedule.schedule_key import WHOLE, part_of
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule, SpanRule, apply_rule
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule, SourceRule, SpanRule, apply_rule
 from spanwise.scheduler.schedule.timetable import Timetable
 
 _SECOND = timedelta(seconds=1)
@@ -28,6 +28,8 @@ class Tick:
     part: str = WHOLE  #: which part of the pipeline runs
     from_scratch: bool = False  #: its run starts from no earlier model
     ruled_by_file: bool = False  #: only the pipeline file knows its span
+    by_node: Mapping[str, int] | None = field(default=None, compare=False)
+    """The span of each node that ingests, where each has its own, else none; None: nobody has said or recorded it."""
 
     @property
     def span_unknown(self) -> bool:
@@ -86,18 +88,35 @@ def span_of(rule: SpanRule, tick: Tick) -> int:
     return apply_rule(rule, tick.wall)
 
 
-def source_spans(timetable: Timetable, tick: Tick) -> dict[str, int]:
-    """The span of each node that ingests, where the schedule gives each one by a rule of its own.
+def source_spans(timetable: Timetable, tick: Tick) -> Mapping[str, int] | None:
+    """The span of each node that ingests, where each has its own; empty where all have that of the tick.
 
-    Empty also where only the pipeline file has one of these rules, or where they have changed since the tick.
+    They are those of the tick, whatever became of the rules since; of a node that it does not name, since it was
+    renamed or added, that of its rule now. None where neither is known: only the pipeline file has the rule, or the
+    tick does not name the first node, and the rule of that gives another span now.
     """
-    wall = tick.wall.astimezone(timetable.clock)
+    known = tick.by_node
+    if known is not None and not (known and timetable.sources):
+        return known
+    known = known or {}
+    others = [source for source in timetable.sources if source.node not in known]
+    ruled = _apply_rules(others, tick.wall.astimezone(timetable.clock))
+    if ruled is None:
+        return None
+    named = {**known, **ruled}
+    spans = {source.node: named[source.node] for source in timetable.sources}
+    first = next(iter(spans), "")
+    return None if first in ruled and ruled[first] != tick.span else spans
+
+
+def _apply_rules(sources: Sequence[SourceRule], wall: datetime) -> dict[str, int] | None:
+    """The span that the rule of each node gives; None where only the pipeline file has one of these rules."""
     spans: dict[str, int] = {}
-    for source in timetable.sources:
+    for source in sources:
         if isinstance(source.rule, CustomSpanRule):
-            return {}
+            return None
         spans[source.node] = apply_rule(source.rule, wall)
-    return spans if next(iter(spans.values()), None) == tick.span else {}
+    return spans
 
 
 def _tick(timetable: Timetable, wall: datetime, at: datetime) -> Tick:
@@ -111,4 +130,5 @@ def _tick(timetable: Timetable, wall: datetime, at: datetime) -> Tick:
         note=describe_clock_change(expression, zone, local, at),
         part=part_of(timetable.pipeline),
         ruled_by_file=isinstance(rule, CustomSpanRule),
+        by_node=_apply_rules(timetable.sources, local),
     )

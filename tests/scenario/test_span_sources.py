@@ -245,7 +245,7 @@ minutely = Schedule(both, cron="* * * * *", span={"clicks": day, "prices": month
 
 
 def test_a_tick_gives_each_node_that_ingests_a_span_of_its_own(lake, folder, spanwise):
-    """A rule for each; the leading span names the tick. What was missed is backfilled by the printed command."""
+    """A rule for each; the leading span names the tick. What was missed is recovered by the printed command."""
     (folder / "ruled.py").write_text(RULES)
     spanwise(
         "run", "both.py", "--span", "clicks=2026-11-21", "--span", "prices=2026-10", "--to", "clicks", "--to", "prices"
@@ -257,9 +257,9 @@ def test_a_tick_gives_each_node_that_ingests_a_span_of_its_own(lake, folder, spa
     assert "no file of span 2026-11-22 matches" in failed
     assert re.search(r"span +clicks=2026-11-22, prices=2026-11\n", failed)
     listed = spanwise("schedule", "missed")[1]
-    (backfill,) = re.findall(r"spanwise (backfill .*)", listed)
+    (recover,) = re.findall(r"spanwise (run .*)", listed)
     lake("clicks/2026-11-22/v1")
-    code, out, err = spanwise(*shlex.split(backfill))
+    code, out, err = spanwise(*shlex.split(recover))
 
     assert code == 0, out + err
     assert spanwise("schedule", "missed")[0] == 0
@@ -525,15 +525,12 @@ from spanwise.orchestrator import Calendar
 def day(tick):
     return Calendar.DAY.parse("2026-11-22")
 
-def before(tick):
-    return Calendar.DAY.parse("2026-11-20")
-
-minutely = Schedule(late, cron="* * * * *", span={"clicks": day, "labels": before})
+minutely = Schedule(late, cron="* * * * *", span=day)
 """
 
 
 def test_a_missed_span_of_one_node_is_named_though_another_node_has_no_input_of_it(late, folder, spanwise):
-    """Rules in one calendar: the clicks came late, the labels of that day have yet to come."""
+    """One rule for all: the clicks came late, the labels of that day have yet to come. Its tick waits for both."""
     (folder / "labelled.py").write_text(LABELLED)
     assert spanwise("schedule", "tick", "labelled.py")[0] == 1
     late("clicks/2026-11-22/v1")
@@ -542,7 +539,10 @@ def test_a_missed_span_of_one_node_is_named_though_another_node_has_no_input_of_
     assert code == 1
     (option,) = re.findall(r"itself:  (--span \S+)", out)
     assert spanwise("backfill", "late.py", *option.split())[0] == 0
+    assert spanwise("schedule", "missed")[0] == 1
 
+    late("labels/2026-11-22/v1")
+    assert spanwise("backfill", "late.py", "--missed")[0] == 0
     assert spanwise("schedule", "missed")[0] == 0
 
 

@@ -6,10 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from spanwise.orchestrator.component import Retry
 from spanwise.scheduler.daemon.description import ScheduleDescription
 from spanwise.scheduler.ledger.schedule_status import explain_ticks, list_problems, read_status
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import list_ticks
+from spanwise.scheduler.schedule.span_rule import SourceRule, days_before
 from spanwise.scheduler.schedule.ticks import starts, ticks
 from spanwise.scheduler.schedule.timetable import Catchup, Timetable
 from tests.scheduler.daemon.test_pipeline_scheduler import HOUR, MIDNIGHT, World
@@ -83,6 +85,32 @@ def test_a_moment_that_was_taken_under_another_name_waits_for_nobody(tmp_path):
         ("2026-03-01T03:00Z", "not taken"),
         ("2026-03-01T03:00", "ran"),
     ]
+
+
+def rules(*days: int) -> dict[str, object]:
+    """Rules that give clicks and prices the days so many before the tick."""
+    each = tuple(SourceRule(node, days_before(back)) for node, back in zip(("clicks", "prices"), days, strict=True))
+    return {"span": each[0].rule, "sources": each}
+
+
+def test_a_retry_has_the_spans_of_the_first_attempt_whatever_becomes_of_the_rules(tmp_path):
+    """Of each node, also under the scheduler that comes after; the next tick has those of the rules as they are."""
+    world = World(tmp_path, cron="0 3 * * *", retry=Retry(times=2, backoff_s=60.0), **rules(1, 7))
+    work(world)
+    world.at(3)
+    world.child.returncode = 1
+    world.step()
+
+    edit(world, **rules(3, 9))
+    world.step(timedelta(minutes=2))
+    world.child.returncode = 1
+    world.die()
+    world.step(timedelta(minutes=2))
+    work(world)
+    pass_to(world, MIDNIGHT + DAY + 3 * HOUR)
+
+    first = {"clicks": 20512, "prices": 20506}
+    assert [child.job.by_node for child in world.children] == [*[first] * 3, {"clicks": 20511, "prices": 20505}]
 
 
 def test_a_schedule_that_is_edited_at_any_time_takes_every_tick_of_what_it_says_then(tmp_path):

@@ -36,7 +36,7 @@ from spanwise.scheduler.ledger.ticks import (
 )
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import describe_overrun
-from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.span_rule import SourceRule, days_before
 from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
@@ -175,6 +175,19 @@ def test_a_tick_runs_at_its_moment_and_never_before(world):
     world.at(1)
 
     assert [(c.job.tick, c.job.span, c.job.attempt) for c in world.children] == [("2026-03-01T01:00Z", 20512, 1)]
+
+
+def test_a_tick_in_a_gap_gives_each_node_the_day_that_it_names(tmp_path):
+    """23:30 becomes 00:00 of the next day; a rule for each node means the day that a rule for all does."""
+    rules = SourceRule("clicks", days_before(0)), SourceRule("prices", days_before(7))
+    world = World(tmp_path, cron="30 23 * * *", zone="America/Nuuk", span=days_before(0), sources=rules)
+    world.step()
+
+    world.step(datetime(2026, 3, 29, 1, tzinfo=UTC) - world.now)
+
+    (child,) = world.children
+    assert (child.job.tick, child.job.span) == ("2026-03-28T23:30", 20540)
+    assert child.job.by_node == {"clicks": 20540, "prices": 20533}
 
 
 def test_a_run_that_is_complete_ends_its_tick(world):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import State
+from spanwise.orchestrator import Pipeline, State
+from spanwise.orchestrator.errors import ScheduleError
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Store
@@ -18,6 +19,7 @@ from spanwise.scheduler.main import main
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
 from tests.scheduler.ledger.test_ticks import THREE
+from tests.scheduler.run.test_tick_recovery import Days
 
 FILE = """
 import time
@@ -169,6 +171,22 @@ def test_the_next_attempt_runs_all_again_when_something_newer_exists(place: Plac
 
     again, *_ = place.store.runs("steps")
     assert (again.nodes, again.base, again.span) == (("Read", "Work"), None, 5)
+
+
+def test_a_tick_does_not_run_where_the_span_of_a_node_is_not_known(place: Place) -> None:
+    """Each has its own, and one was renamed since; it is not given that of another, and what is said tells what to type."""
+    both = Pipeline("p", [Days(name="Clicks"), Days(name="Costs")])
+    job = replace(place.job, source="p.py:daily", by_node={"Clicks": 20512, "Prices": 20506})
+
+    with pytest.raises(ScheduleError, match="that of Costs is not known") as refused:
+        scheduled_run._spans_by_node(job, both)
+
+    assert str(refused.value).endswith("spanwise run p.py:daily --span Clicks=2026-02-28 --span Costs=SPAN")
+    with pytest.raises(ScheduleError, match="that of Clicks, Costs is not known"):
+        scheduled_run._spans_by_node(replace(job, by_node=None), both)
+    assert scheduled_run._spans_by_node(replace(job, by_node={}), both) == {}
+    known = {"Clicks": 20512, "Costs": 20506}
+    assert scheduled_run._spans_by_node(replace(job, by_node={**known, "Prices": 1}), both) == known
 
 
 def test_a_run_that_is_in_the_way_is_ended_first(place: Place) -> None:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.errors import LoadError
 from spanwise.scheduler.daemon import span_lookup
 from spanwise.scheduler.daemon.description import ScheduleDescription
@@ -13,7 +14,7 @@ from spanwise.scheduler.ledger.missed import MissedTicks, list_missed
 from spanwise.scheduler.ledger.schedule_status import find_schedule
 from spanwise.scheduler.ledger.status_formatting import format_missed
 from spanwise.scheduler.schedule.due import WALKED
-from spanwise.scheduler.schedule.span_rule import CustomSpanRule
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule, SourceRule, hours_before
 from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.daemon.test_pipeline_scheduler import World
@@ -28,6 +29,7 @@ class File:
 
     offset: int = 0  #: its rule is the hour plus this
     error: str = ""
+    nodes: tuple[str, ...] = ()  #: that have a rule each
     asked: list["Request"] = field(default_factory=list)
 
     def request(self, _source, _config, moments):
@@ -52,7 +54,8 @@ class Request:
         if self.error:
             raise LoadError(self.error)
         spans = {at: at.hour + self.offset for at in self.moments}
-        return [ScheduleDescription(timetable=HOURLY.timetable, source=HOURLY.source, spans=spans)]
+        each = {at: {node: span - place for place, node in enumerate(self.file.nodes)} for at, span in spans.items()}
+        return [ScheduleDescription(timetable=HOURLY.timetable, source=HOURLY.source, spans=spans, by_node=each)]
 
     def end(self):
         self.ended = True
@@ -138,6 +141,39 @@ def test_a_tick_has_the_span_of_the_file_as_it_was_last_loaded(file, tmp_path):
     world.at(1, 0, 1)
 
     assert [(child.job.tick, child.job.span) for child in world.children] == [("2026-03-01T01:00Z", 101)]
+
+
+@pytest.mark.parametrize("first", [CustomSpanRule("rule"), hours_before(0)])
+def test_a_retry_has_the_spans_that_the_file_gave_for_the_first_attempt(file, tmp_path, first):
+    """Of each node, as it was when the tick came; whether the rule of the first is the file's own or not."""
+    file.nodes = ("clicks", "prices")
+    rules = SourceRule("clicks", first), SourceRule("prices", CustomSpanRule("rule"))
+    world = World(tmp_path, span=first, sources=rules, retry=Retry(times=1, backoff_s=60.0))
+    world.step()
+    world.step()
+    world.at(1)
+    world.child.returncode = 1
+    world.at(1, 1)
+
+    file.offset = 100
+    world.watched.update(world.watched.description, world.watched.record)
+    world.at(1, 3)
+
+    assert [child.job.by_node for child in world.children] == [{"clicks": 1, "prices": 0}] * 2
+
+
+def test_a_tick_fails_where_the_file_does_not_give_the_span_of_each_node(file, tmp_path):
+    """It has that of the first, by a rule that needs no file: no run ingests this for all."""
+    file.error = "no"
+    rules = SourceRule("clicks", hours_before(0)), SourceRule("prices", CustomSpanRule("rule"))
+    world = World(tmp_path, span=rules[0].rule, sources=rules)
+    world.step()
+    world.at(1)
+    world.at(1, 0, 1)
+
+    (lost,) = list_missed(world.records, "p")
+    assert world.children == []
+    assert (lost.tick.span is not None, lost.end.why) == (True, "its span is not known: no")
 
 
 def test_the_spans_of_a_long_gap_are_asked_for(file, tmp_path):

@@ -18,8 +18,8 @@ from spanwise.scheduler.ledger.status_formatting import format_missed
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_tick
 from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure, TickEnd, TickOutcome
-from spanwise.scheduler.schedule.span_rule import SourceRule, days_before
-from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.span_rule import CustomSpanRule, SourceRule, days_before
+from spanwise.scheduler.schedule.ticks import Tick, source_spans, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
 THREE = datetime(2026, 3, 1, 3, tzinfo=UTC)
@@ -192,3 +192,40 @@ def test_the_command_that_recovers_a_tick_names_the_span_of_each_node_as_it_is_t
 
     assert recovery_command(tick, schedule) == "spanwise run p.py --span Clicks=2026-03-01 --span Prices=20511"
     assert recovery_command(edited, schedule) == "spanwise backfill p.py --span Clicks=2026-03-01"
+
+
+def test_a_missed_tick_keeps_the_span_of_each_node(store: Store) -> None:
+    """Also one in a gap that ends at midnight, and whatever becomes of the rules; a node that is gone is not named."""
+    rules = SourceRule("Clicks", days_before(0)), SourceRule("Prices", days_before(7))
+    table = Timetable("p", cron="30 23 * * *", zone="America/Nuuk", span=days_before(0), sources=rules)
+    known = ScheduleRecord(timetable=table, since=THREE, source="p.py", calendar="day")
+    after_gap = datetime(2026, 3, 29, 1, tzinfo=UTC)
+    (tick,) = ticks(table, after_gap - timedelta(hours=1), after_gap)
+    claim_tick(store, "p", tick, holder=1, now=after_gap, end=MISSED)
+
+    (missed,) = list_missed(store, "p")
+
+    each = "spanwise run p.py --span Clicks=2026-03-28 --span Prices=2026-03-21"
+    assert recovery_command(missed, known) == each
+    edited = replace(known, timetable=replace(table, sources=(rules[0], SourceRule("Prices", days_before(3)))))
+    assert recovery_command(missed, edited) == each
+    one_rule = replace(known, timetable=replace(table, sources=()), calendars={"Clicks": "day", "Prices": "day"})
+    assert recovery_command(missed, one_rule) == each
+    one_node = replace(one_rule, calendars={"Clicks": "day"})
+    assert recovery_command(missed, one_node) == "spanwise run p.py --span Clicks=2026-03-28"
+
+
+def test_the_span_of_a_node_that_a_tick_does_not_name_is_that_of_its_rule(store: Store) -> None:
+    """It was renamed or added since; where the rule is a function of the file, the span is not known."""
+    rules = SourceRule("Clicks", days_before(0)), SourceRule("Prices", days_before(7))
+    table = Timetable("p", cron="0 3 * * *", span=days_before(0), sources=rules)
+    (tick,) = ticks(table, THREE - timedelta(hours=1), THREE)
+
+    def spans_with(*others: SourceRule) -> object:
+        return source_spans(replace(table, sources=(rules[0], *others)), tick)
+
+    assert spans_with(SourceRule("Costs", days_before(2))) == {"Clicks": 20513, "Costs": 20511}
+    assert spans_with(rules[1], SourceRule("Costs", CustomSpanRule("rule"))) is None
+    renamed = replace(table, sources=(SourceRule("Visits", days_before(0)), rules[1]))
+    assert source_spans(renamed, tick) == {"Visits": 20513, "Prices": 20506}
+    assert source_spans(replace(renamed, sources=(SourceRule("Visits", days_before(1)), rules[1])), tick) is None

@@ -186,6 +186,31 @@ def test_a_pause_holds_for_both(world: World, clocked: Clocked) -> None:
     assert world.runs() == []
 
 
+@pytest.mark.slow
+def test_a_tick_of_the_whole_is_tried_again_though_the_schedule_is_by_parts_since(
+    world: World, clocked: Clocked
+) -> None:
+    """Its first attempt found no data; the next one runs what the tick was taken for."""
+    by_parts = 'parts={"ingest": "0 2 * * *", "train": "0 3 * * *"}'
+    whole = 'cron="0 2 * * *", retry=Retry(times=1, backoff_s=600)'
+    world.rewrite("from spanwise.scheduler import Schedule", "from spanwise import Retry, Schedule")
+    world.rewrite(by_parts, whole)
+    clocked.settle()
+    clocked.turn(timedelta(hours=1))
+    watched = clocked.cron.schedulers["days"]
+    while not any(tick.awaits_retry for tick in watched.open.values()):
+        clocked.turn()
+        time.sleep(0.02)
+
+    world.rewrite(whole, by_parts)
+    world.arrive(3)
+    clocked.turn(timedelta(minutes=11))
+    clocked.settle()
+
+    assert outcomes(world, "days") == [TickOutcome.RAN]
+    assert [nodes(run)[-1] for run in world.runs()] == ["Push", "Push"]
+
+
 def test_a_pause_of_one_part_is_refused(world: World, clocked: Clocked) -> None:
     """The ticks of the others would be missed without an alert; nor is one part resumed alone."""
     clocked.settle()
