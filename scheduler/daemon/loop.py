@@ -237,7 +237,7 @@ class SchedulerLoop:
         elif first:
             self._alerts.end_earlier(PIPELINE_NOT_SCHEDULED, "it is scheduled again", now, one.key)
         one.failures = 0
-        if one.retired and not one.busy:
+        if one.retired and not (one.busy or one.open):
             del self.schedulers[one.key]
             self._end_alerts([one.key], now)
 

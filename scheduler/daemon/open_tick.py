@@ -15,6 +15,7 @@ from spanwise.orchestrator.component import Retry
 from spanwise.orchestrator.run import Run
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
+from spanwise.scheduler.ledger.pauses import SchedulePause, format_pause
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.overrun import SkipTick, decide_overrun
@@ -45,6 +46,7 @@ class OpenTick:
     record_s: float = 0.0  #: monotonic: when to see in the metadata whether the run of its child has ended
     base: int | None = None  #: the run that the next attempt resumes
     end_others: bool = False  #: the next attempt ends whatever run holds the pipeline
+    awaits_resume: bool = False  #: its next attempt waits for the end of a pause
     stopped: str = ""  #: why this scheduler asked its run to end
     progress: tuple[int, ...] = ()  #: of its run, when it last changed
     progress_s: float = 0.0  #: monotonic: when that was
@@ -106,6 +108,13 @@ class NotYet:
 
 
 @dataclass(frozen=True)
+class SchedulePaused:
+    """Its next attempt may start once the pause has ended."""
+
+    pause: SchedulePause
+
+
+@dataclass(frozen=True)
 class EndedElsewhere:
     """Somebody else has ended it."""
 
@@ -150,7 +159,14 @@ class ReadyToBegin:
 
 
 Observation: TypeAlias = (
-    ChildRunning | NotYet | EndedElsewhere | IngestedElsewhere | RunWithoutChild | AttemptOver | ReadyToBegin
+    ChildRunning
+    | NotYet
+    | SchedulePaused
+    | EndedElsewhere
+    | IngestedElsewhere
+    | RunWithoutChild
+    | AttemptOver
+    | ReadyToBegin
 )
 
 
@@ -202,7 +218,9 @@ class ForgetAttempt:
 
 @dataclass(frozen=True)
 class WaitForPipeline:
-    """Look again in a moment whether the pipeline is free."""
+    """Look again in a moment whether the pipeline is free, and its schedule goes on."""
+
+    paused: str = ""  #: by whom and why it is paused; empty when it is not
 
 
 @dataclass(frozen=True)
@@ -233,6 +251,8 @@ def decide(seen: Observation, policy: OverrunPolicy, retry: Retry) -> Action:
             action = WatchProgress()
         case NotYet():
             action = KeepWaiting()
+        case SchedulePaused():
+            action = WaitForPipeline(format_pause(seen.pause))
         case EndedElsewhere():
             action = LeaveIt()
         case IngestedElsewhere():
@@ -294,5 +314,5 @@ def skipped_for(running: RunningWork) -> TickEnd:
 
 
 def came_to_nothing(code: int | None) -> bool:
-    """Whether a child ended because another has the pipeline, or the attempt."""
-    return code in (scheduled_run.HELD, scheduled_run.TAKEN)
+    """Whether a child ended because another has the pipeline, or the attempt, or because its schedule is paused."""
+    return code in (scheduled_run.HELD, scheduled_run.TAKEN, scheduled_run.PAUSED)

@@ -139,9 +139,10 @@ class PipelineScheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether something of it is still to be waited for."""
+        """Whether something of it is still to be waited for, other than the end of a pause."""
         asking = self._observer.spans.is_asking or self.arrivals.pending
-        return bool(self.open or self.exiting) or self._waiting or asking
+        working = any(not tick.awaits_resume for tick in self.open.values())
+        return working or bool(self.exiting) or self._waiting or asking
 
     @property
     def has_runs(self) -> bool:
@@ -303,14 +304,19 @@ class PipelineScheduler:
                 if end.outcome is TickOutcome.SKIPPED:
                     log.info("tick-skipped", extra=self._facts(tick.record.tick, reason=end.why))
                 self._end(tick.record, end, store, now, running=running)
-            case WaitForPipeline():
-                tick.again_s = monotonic + POLL_S
+            case WaitForPipeline(paused):
+                self._wait_for_pipeline(tick, paused, monotonic)
             case BeginAttempt(end_others):
-                tick.end_others = end_others
+                tick.end_others, tick.awaits_resume = end_others, False
                 tick.job = self._job(tick)
                 tick.child = self._services.start(tick.job)
                 started = {"attempt": tick.job.attempt, "pid": tick.child.pid, "base": tick.base}
                 log.info("run-launched", extra=self._facts(tick.record.tick, **started))
+
+    def _wait_for_pipeline(self, tick: OpenTick, paused: str, monotonic: float) -> None:
+        if paused and not tick.awaits_resume:
+            log.warning("run-awaits", extra=self._facts(tick.record.tick, reason=f"the end of a pause: {paused}"))
+        tick.again_s, tick.awaits_resume = monotonic + POLL_S, bool(paused)
 
     def _begin(self, record: TickRecord, store: Store, now: datetime, monotonic: float, *, end_others: bool) -> None:
         tick = self.open[record.tick.name] = OpenTick(record, end_others=end_others)

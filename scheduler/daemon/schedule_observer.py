@@ -30,6 +30,7 @@ from spanwise.scheduler.daemon.open_tick import (
     ReadyToBegin,
     RunningWork,
     RunWithoutChild,
+    SchedulePaused,
 )
 from spanwise.scheduler.daemon.services import SchedulerServices
 from spanwise.scheduler.daemon.span_lookup import SpanLookup
@@ -127,7 +128,10 @@ class ScheduleObserver:
             tick.code = None
         if tick.code is not None or (run is not None and tick.base != run.number):  # or nobody was there when it ended
             return self._observe_attempt(tick, run, store)
-        return self.observe_pipeline(tick, store, now, monotonic) if begins else NotYet()
+        if not begins:
+            return NotYet()
+        pause = current_pause(store, self.key, now)
+        return self.observe_pipeline(tick, store, now, monotonic) if pause is None else SchedulePaused(pause)
 
     def _observe_run(self, tick: OpenTick, run: Run, store: Store, monotonic: float) -> Observation:
         close_error = None
@@ -165,7 +169,7 @@ class ScheduleObserver:
         )
 
     def observe_pipeline(self, tick: OpenTick, store: Store, now: datetime, monotonic: float) -> Observation:
-        """What is seen of an open tick whose next attempt may begin."""
+        """What is seen of an open tick whose next attempt may begin, since its schedule is not paused."""
         running = self._observe_holder(store, now, monotonic)
         return ReadyToBegin(
             running=running,

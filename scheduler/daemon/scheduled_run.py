@@ -30,6 +30,7 @@ from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
 from spanwise.scheduler.ledger.holder import find_living, find_run, is_of_another_key
+from spanwise.scheduler.ledger.pauses import current_pause, format_pause
 from spanwise.scheduler.ledger.ticks import OverrunCause, attempt_claim, mark_overrun, read_tick
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
@@ -50,6 +51,9 @@ UNAVAILABLE = 6
 
 INGESTED = 5
 """Exit code: another run has ingested the data meanwhile."""
+
+PAUSED = 7
+"""Exit code: the schedule was paused before the run began."""
 
 BETWEEN_S = 60.0
 """How long a controller may hold a lease without a run, between two or before its first, when it is to be stopped."""
@@ -145,6 +149,9 @@ def main() -> int:
     except AlreadyIngested:
         sys.stdout.write("Another run has ingested this meanwhile; nothing was done.\n")
         return INGESTED
+    except PausedMeanwhile as error:
+        sys.stdout.write(f"The schedule is {error}; nothing was done.\n")
+        return PAUSED
     except SpanwiseError as error:
         sys.stderr.write(f"\n{_ERROR_PREFIX}{error}\n")
         return UNAVAILABLE if isinstance(error, StoreUnavailable) else error.exit_code
@@ -158,12 +165,14 @@ def _run(job: ScheduledJob, known: Settings) -> int:
     loaded = load.load(job.source, settings=known.params)
     if job.end_others:
         with root.open_for_writing(known) as store:
+            _refuse_paused(store, job)
             stop_others(store, job, known)
     spans = _spans_by_node(job, loaded.pipeline)
     if job.wait_until is not None and job.span is not None:
         wait_for_input(loaded, {**dict.fromkeys(loaded.pipeline.order, job.span), **spans}, job, known)
 
     def request(store: Store) -> RunRequest:
+        _refuse_paused(store, job)
         if part_of(job.pipeline) == DATA and job.span is not None:
             _refuse_ingested(store, loaded.pipeline, job.span)
         return replace(
@@ -180,6 +189,16 @@ def _run(job: ScheduledJob, known: Settings) -> int:
 
 class AlreadyIngested(Exception):
     """Another run has ingested the data meanwhile."""
+
+
+class PausedMeanwhile(Exception):
+    """The schedule was paused while the attempt waited for its input, or was about to begin."""
+
+
+def _refuse_paused(store: Store, job: ScheduledJob) -> None:
+    pause = current_pause(store, job.pipeline, datetime.now(UTC))
+    if pause is not None:
+        raise PausedMeanwhile(format_pause(pause))
 
 
 def _refuse_ingested(store: Store, pipeline: Pipeline, span: int) -> None:

@@ -60,6 +60,8 @@ def find_overdue(
     overdue a minute after its run should have begun, unless the schedule is paused, the ticks before it are still being
     worked on, or it waits for the end of a run, as the scheduler would let it wait.
     """
+    if paused is not None:
+        return None
     timetable = schedule.timetable
     for record in list_open(store, schedule.key):
         taker = read_scheduler(store, record.holder)
@@ -71,7 +73,7 @@ def find_overdue(
     come = itertools.islice(ticks(timetable, since, now), _MANY)
     late = [tick for tick in come if (now - starts(timetable, tick)).total_seconds() > ON_TIME_S]
     late = drop_taken(store, schedule.key, late)
-    if not late or paused is not None:
+    if not late:
         return None
     if holder is not None and must_wait(find_due(timetable, since, now), timetable, holder.acquired):
         return None

@@ -24,10 +24,12 @@ from spanwise.scheduler.daemon.open_tick import (
     RetryLater,
     RunningWork,
     RunWithoutChild,
+    SchedulePaused,
     WaitForPipeline,
     WatchProgress,
     decide,
 )
+from spanwise.scheduler.ledger.pauses import SchedulePause
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.retry import RetryRun
 from spanwise.scheduler.schedule.timetable import OverrunPolicy
@@ -39,6 +41,7 @@ ONCE = Retry(times=1, backoff_s=30.0)
 RUNNING = Run(pipeline="p", number=7)
 FAILED = Run(pipeline="p", number=7, state=State.FAILED, error="Trainer failed")
 COMPLETE = Run(pipeline="p", number=7, state=State.COMPLETE)
+PAUSE = SchedulePause(number=1, who="ann", why="disks", since=DUE)
 
 
 def over(run: Run | None = FAILED, **facts: object) -> AttemptOver:
@@ -60,6 +63,7 @@ def ended(outcome: TickOutcome, why: str = "", run: int | None = 7) -> TickEnd:
     [
         (ChildRunning(), WatchProgress()),
         (NotYet(), KeepWaiting()),
+        (SchedulePaused(PAUSE), WaitForPipeline("paused by ann: disks")),
         (EndedElsewhere(), LeaveIt()),
         (IngestedElsewhere(), EndTick(ended(TickOutcome.RAN, "another run had ingested it", None))),
         (RunWithoutChild(run=RUNNING, controller_dead=False), WatchProgress()),

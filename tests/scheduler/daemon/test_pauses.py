@@ -4,6 +4,10 @@ import os
 import random
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from spanwise.orchestrator.component import Retry
+from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import PAUSED, pause_schedule, resume_schedule
 from spanwise.scheduler.ledger.schedule_status import read_status
@@ -83,3 +87,44 @@ def test_a_tick_that_came_before_the_pause_is_told_as_missed(tmp_path):
         ("paused by ann: disks", True),
     ]
     assert [kind for kind, _ in world.told] == ["missed"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("code", [1, scheduled_run.HELD, scheduled_run.PAUSED])
+def test_a_tick_from_before_a_pause_runs_after_it(tmp_path, code, dies):
+    """It waits for its retry, for another run, or for its input; a scheduler that comes in the pause begins none either."""
+    world = World(tmp_path, retry=Retry(times=3, backoff_s=60.0))
+    world.at(1)
+    pause_schedule(world.records, "p", who="ann", why="disks", now=world.now)
+    world.child.returncode = code
+    world.at(1, 1)
+    if dies:
+        world.die()
+    for hour in (1, 2, 3):
+        world.at(hour, 10)
+    assert len(world.children) == 1
+    assert not world.watched.busy, "a one-shot leaves the tick to the next"
+
+    resume_schedule(world.records, "p", who="ann", now=world.now)
+    world.at(3, 11)
+    assert world.watched.busy
+    world.child.begin().finish()
+    world.at(3, 12)
+
+    assert [child.job.tick for child in world.children] == ["2026-03-01T01:00Z"] * 2
+    assert world.outcomes == {1: "ran", 2: "missed", 3: "missed"}
+    assert [kind for kind, _ in world.told] == []
+
+
+def test_a_run_that_has_begun_goes_on_in_a_pause(tmp_path):
+    """Its tick ends as it does; only its retry waits."""
+    world = World(tmp_path, retry=Retry(times=1, backoff_s=60.0))
+    world.at(1)
+    world.child.begin()
+    pause_schedule(world.records, "p", who="ann", why="disks", now=world.now)
+    world.at(1, 1)
+
+    world.child.finish()
+    world.at(1, 2)
+
+    assert world.outcomes == {1: "ran"}

@@ -14,6 +14,7 @@ from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
+from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, end_tick, read_overrun, read_tick
 from spanwise.scheduler.main import main
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
@@ -232,6 +233,33 @@ def test_the_input_is_waited_for(place: Place) -> None:
     (place.folder / "span-5").touch()
 
     assert child.wait(timeout=300) == 0
+
+
+def test_input_that_comes_in_a_pause_starts_no_run(place: Place) -> None:
+    """The scheduler makes the attempt after the pause."""
+    child = scheduled_run.start(replace(place.job, wait_until="2999-01-01T00:00:00+00:00", poll_s=0.05))
+    log = scheduled_run.log_path(place.root, "steps", TICK.name, 1)
+    while "waiting for span 5" not in (log.read_text() if log.exists() else ""):
+        assert child.poll() is None
+    pause_schedule(place.store, "steps", who="ann", why="new disks", now=THREE)
+    (place.folder / "span-5").touch()
+
+    assert child.wait(timeout=300) == scheduled_run.PAUSED
+    assert log.read_text().endswith("The schedule is paused by ann: new disks; nothing was done.\n")
+    assert list(place.store.runs("steps")) == []
+
+
+def test_no_run_is_ended_for_a_tick_whose_schedule_is_paused(place: Place) -> None:
+    """It was paused after the tick was taken, and a run that is active continues."""
+    (place.folder / "slow").touch()
+    old = scheduled_run.start(place.job)
+    while not any(True for _ in place.store.runs("steps")):
+        assert old.poll() is None
+    pause_schedule(place.store, "steps", who="ann", why="new disks", now=THREE)
+
+    assert place.run(tick="2026-03-02", end_others=True) == scheduled_run.PAUSED
+    (place.folder / "slow").unlink()
+    assert old.wait(timeout=300) == 0
 
 
 def test_input_that_does_not_come_in_time_is_a_failure(place: Place) -> None:

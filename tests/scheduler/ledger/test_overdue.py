@@ -20,7 +20,7 @@ from spanwise.scheduler.alerts.watchdog import list_alerts
 from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, find_stale, last_push, measure_progress
-from spanwise.scheduler.ledger.pauses import current_pause
+from spanwise.scheduler.ledger.pauses import current_pause, pause_schedule
 from spanwise.scheduler.ledger.schedule_status import list_problems, read_status
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, newest_tick
@@ -127,6 +127,18 @@ def test_the_tick_of_a_scheduler_on_a_host_with_another_clock_is_open_as_long_as
     found = overdue(store, known, 2)
 
     assert (found is None) is beats
+
+
+def test_a_tick_that_was_left_open_is_not_overdue_in_a_pause() -> None:
+    """Whoever takes it over has it wait."""
+    store = MemoryStore()
+    known = hourly(store)
+    claim_tick(store, "p", Tick(at=NOON, name="noon", wall=NOON, span=1), holder=9, now=NOON)
+    assert overdue(store, known, 2) is not None
+
+    pause_schedule(store, "p", who="ann", why="disks", now=NOON)
+
+    assert overdue(store, known, 2) is None
 
 
 def test_a_tick_that_a_run_has_overrun_is_overdue_when_nobody_says_so() -> None:
