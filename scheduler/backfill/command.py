@@ -31,6 +31,7 @@ from spanwise.scheduler.backfill.plan import (
     median_durations_s,
     plan_backfill,
     refuse_overlap,
+    select_ingest,
 )
 from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_backfill, record_backfill, set_stage
 from spanwise.scheduler.formatting import format_count, format_json, format_time
@@ -117,7 +118,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             )  # for the message that names the spans with input
         took = median_durations_s(store.executions_of([*itertools.islice(store.runs(name), _RECENT)]))
         try:
-            plan = plan_backfill(options, loaded.pipeline, calendar, store, sources, took)
+            plan = plan_backfill(options, loaded.pipeline, calendar, store, sources, took, file=loaded.quoted)
             return _add_others(plan, store, request) if request.missed else plan, loaded
         except SpanNotFound as error:
             commands = _give_up(_missed(store, name), () if node else spans or (), request.elsewhere)
@@ -269,6 +270,7 @@ def record_plan(request: BackfillRequest, settings: Settings, plan: BackfillPlan
                 typed=tuple(request.params),
                 calendar=plan.calendar.value,
                 source_node=plan.source,
+                joined=tuple(target.joined for target in plan.targets) if plan.source else (),
                 spans=tuple(target.span for target in plan.targets),
                 train=plan.train,
                 parallel=plan.parallel,
@@ -320,18 +322,32 @@ def _find_change(so_far: BackfillResult, pipeline: Pipeline) -> str:
     backfill = so_far.backfill
     if pipeline.name != backfill.pipeline:
         return f"it defines {pipeline.name!r}"
+    if change := _find_joined_change(backfill, pipeline):
+        return change
     lost = [node for node in backfill.train if node not in pipeline.nodes]
     if lost or not backfill.train:
         return f"it no longer has {', '.join(lost)}" if lost else ""
     now = train_nodes(pipeline, pipeline.first_of(backfill.train))
     if new := [node for node in now if node not in backfill.train]:
         return f"{', '.join(new)} would now run once"
-    ingest = [node for node in pipeline.order if node not in now]
+    ingest = select_ingest(pipeline, now, backfill.source_node).run
     if new := [n for n in ingest if any(n not in so_far.runs[span].nodes for span in so_far.done)]:
         return f"{', '.join(new)} has not run for the completed spans"
     if backfill.parallel > 1:
         refuse_overlap(pipeline, ingest, now)
     return ""
+
+
+def _find_joined_change(backfill: Backfill, pipeline: Pipeline) -> str:
+    """The change of what is joined with the spans of one node; empty when there is none."""
+    if not (source := backfill.source_node):
+        return ""
+    if source not in pipeline.nodes:
+        return f"it no longer has {source}"
+    running = select_ingest(pipeline, backfill.train, source).run
+    named = {name for each in backfill.joined for name in each}
+    now = {each.node for each in list_span_sources(pipeline) if each.node in running} - {source}
+    return "" if now == named else f"{source} is joined with other nodes: {', '.join(sorted(now | named))}"
 
 
 def execute(

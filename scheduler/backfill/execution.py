@@ -38,6 +38,7 @@ from spanwise.scheduler.ledger.schedules import list_keys
 from spanwise.scheduler.ledger.ticks import OverrunCause, mark_overrun
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.settings import Settings
+from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run import openlineage, stop
 from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
 from spanwise.scheduler.run.tick_recovery import AskedSpans, recover_ticks
@@ -224,13 +225,15 @@ class _BackfillRunner:
 
     def _request(self, span: int | None, *, train: bool) -> RunRequest:
         backfill, pipeline = self._backfill, self._loaded.pipeline
+        spans = _name_spans(pipeline, backfill, span)
+        leading = next((s for s in list_span_sources(pipeline) if s.node in spans), None)
         request = RunRequest(
             selection=_selection(pipeline, backfill, train=train),
             trigger=Trigger.BACKFILL,
             cause=backfill.cause,
-            span=span,
-            calendar=backfill.calendar,
-            spans=_name_span(backfill, span),
+            span=span if leading is None else leading.calendar.parse(spans[leading.node]),
+            calendar=backfill.calendar if leading is None else leading.calendar.value,
+            spans=spans,
             from_scratch=backfill.from_scratch,
             # Parallel runs see the history as of the start, so none can read what another publishes.
             as_of=backfill.began if backfill.parallel > 1 and not train else None,
@@ -258,11 +261,13 @@ def _selection(pipeline: Pipeline, backfill: Backfill, *, train: bool) -> Select
     return select_ingest(pipeline, backfill.train, backfill.source_node)
 
 
-def _name_span(backfill: Backfill, span: int | None) -> dict[str, str]:
-    """The span of the node that ingests, where there are others."""
+def _name_spans(pipeline: Pipeline, backfill: Backfill, span: int | None) -> dict[str, str]:
+    """The spans of the nodes that ingest in a run, where each has its own; the leading one's first."""
     if span is None or not backfill.source_node:
         return {}
-    return {backfill.source_node: Calendar.from_name(backfill.calendar).label(span)}
+    joined = backfill.joined[backfill.spans.index(span)] if backfill.joined else {}
+    named = {**joined, backfill.source_node: Calendar.from_name(backfill.calendar).label(span)}
+    return {source.node: named[source.node] for source in list_span_sources(pipeline) if source.node in named}
 
 
 def _complete(run: Run | None) -> bool:

@@ -34,19 +34,27 @@ ABNORMAL = {outcome.value for outcome in TickOutcome if outcome.abnormal}
 
 def format_plan(plan: BackfillPlan) -> str:
     """A plan as text."""
-    calendar = plan.calendar
+    calendar, asked = plan.calendar, plan.asked or plan.calendar
     lines = [_headline(plan)]
     if plan.targets:
+        joined = any(t.joined for t in plan.targets)
         rows = [
             (
-                calendar.label(t.span),
+                f"{plan.source}={calendar.label(t.span)}" if joined else calendar.label(t.span),
+                *([", ".join(f"{node}={label}" for node, label in t.joined.items())] if joined else []),
                 _versions(t.versions.values()),
                 _versions(t.replaces.values()) if t.replaces else "new",
                 "; ".join(_window(w, calendar) for w in t.windows) or ("its own span" if not plan.train else ""),
             )
             for t in plan.targets
         ]
-        headers = ("SPAN", "VERSION", "REPLACES", "" if plan.train else "LEARNS FROM")
+        headers = (
+            "SPAN",
+            *(["JOINED WITH"] if joined else []),
+            "VERSION",
+            "REPLACES",
+            "" if plan.train else "LEARNS FROM",
+        )
         lines += [f"  {line}" for line in format_table(headers, rows).splitlines()]
     if plan.train and plan.targets:
         lines.append(f"For each span: {', '.join(plan.ingest)}" + _format_parallel(plan))
@@ -59,12 +67,12 @@ def format_plan(plan: BackfillPlan) -> str:
             f"Skipped because no window reads them: {format_spans(plan.outside, calendar)}  (--force runs them)"
         )
     if plan.absent:
-        lines.append(f"Skipped because they have no input: {format_spans(plan.absent, calendar)}")
+        lines.append(f"Skipped because they have no input: {format_spans(plan.absent, asked)}")
     if plan.alone:
         each = "".join(f"  --span {node}={calendar.label(span)}" for node, span in plan.alone)
         lines.append(f"Skipped because other nodes have no input of these spans. Backfill each by itself:{each}")
     if plan.lowered:
-        lowered = format_spans(plan.lowered, calendar)
+        lowered = format_spans(plan.lowered, asked)
         lines.append(f"Skipped because a higher version was ingested before: {lowered}. {LOWERED_FIX}")
     lines += _others(plan)
     if plan.estimate_s is not None and plan.targets:
@@ -119,7 +127,7 @@ def _window(window: ExpectedWindow, calendar: Calendar) -> str:
 
 def plan_document(plan: BackfillPlan) -> Document:
     """A plan for programs."""
-    calendar = plan.calendar
+    calendar, asked = plan.calendar, plan.asked or plan.calendar
     return {
         "pipeline": plan.pipeline,
         "targets": [
@@ -127,13 +135,14 @@ def plan_document(plan: BackfillPlan) -> Document:
                 **span_document(t.span, calendar),
                 "versions": dict(t.versions),
                 "replaces": dict(t.replaces),
+                "joined": dict(t.joined),
                 "windows": [_window_document(w, calendar) for w in t.windows],
             }
             for t in plan.targets
         ],
         "outside": [span_document(s, calendar) for s in plan.outside],
-        "absent": [span_document(s, calendar) for s in plan.absent],
-        "lowered": [span_document(s, calendar) for s in plan.lowered],
+        "absent": [span_document(s, asked) for s in plan.absent],
+        "lowered": [span_document(s, asked) for s in plan.lowered],
         "alone": [{"node": node, **span_document(span, calendar)} for node, span in plan.alone],
         "runs": [*plan.runs, *plan.own],
         "ingest": list(plan.ingest),

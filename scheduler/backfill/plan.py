@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Component, Resolver
@@ -15,10 +15,13 @@ from spanwise.orchestrator.run import Execution, State
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import IngestInventory, lowered_spans, ready_versions, stale_spans
+from spanwise.scheduler.backfill.pairing import Pairings
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, is_read
-from spanwise.scheduler.project.span_sources import list_span_sources
+from spanwise.scheduler.project.span_sources import find_joined, list_joins, list_span_sources
 from spanwise.scheduler.schedule.part import train_nodes
+
+_FEW = 5  # commands for one node
 
 LOWERED_FIX = (
     "Add the data at a version above the one that was ingested. If the versions of the input begin anew, give the node "
@@ -53,6 +56,7 @@ class BackfillTarget:
     windows: tuple[
         ExpectedWindow, ...
     ] = ()  #: what the model of its run would learn from; empty with one model for all spans
+    joined: Mapping[str, str] = field(default_factory=dict)  #: the spans of other nodes that its run joins with it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,7 @@ class BackfillPlan:
     calendar: Calendar
     targets: tuple[BackfillTarget, ...]  #: in the order in which they run, oldest first
     outside: tuple[int, ...] = ()  #: skipped because no window reads them
+    asked: Calendar | None = None  #: of `absent` and `lowered`, where the spans that run are those of another node
     absent: tuple[int, ...] = ()  #: skipped because they have no input
     give_up: tuple[str, ...] = ()  #: the commands that give up the missed ticks of these
     lowered: tuple[int, ...] = ()  #: skipped because no window would read them: a higher version was ingested before
@@ -87,18 +92,29 @@ def plan_backfill(
     store: Store,
     sources: Sequence[IngestInventory],
     took_s: Mapping[str, float],
+    *,
+    file: str = "FILE",
 ) -> BackfillPlan:
-    """Plans a backfill. `took_s` has the usual duration of each node, as far as known.
+    """Plans a backfill. `took_s` has the usual duration of each node, as far as known; `file` is for messages.
 
     Raises:
-        UsageError: spans of the range have no input, or at a lower version than was ingested; the split is wrong, or
-            nodes cannot run in parallel.
+        UsageError: spans of the range have no input, or at a lower version than was ingested; nothing says what they
+            are to be joined with; the split is wrong, or nodes cannot run in parallel.
         SpanNotFound: none of the spans has input.
     """
     chosen, absent, alone = _choose_spans(options, calendar, sources)
     lowered = _lowered(options, chosen, calendar, sources)
     chosen = [span for span in chosen if span not in lowered]
     train = train_nodes(pipeline, options.split_at) if options.train_once else ()
+    pairings = Pairings(store, pipeline, [node for node in pipeline.order if node not in train])
+    asked, joined = calendar, pairings.join(options.source, chosen, file) if options.source and chosen else None
+    if joined is not None:
+        chosen, calendar, sources = list(joined.spans), joined.calendar, joined.inventories
+        options = replace(options, source=joined.source, force=options.force or not joined.named)
+        lowered += _lowered(options, chosen, calendar, sources)
+        chosen = [span for span in chosen if span not in lowered]
+    elif not options.source and options.missed is None:  # a missed tick is of one span for all nodes
+        _refuse_apart(options, pairings, calendar, sources, chosen, file)
     ingest = select_ingest(pipeline, train, options.source).run
     if options.parallel > 1:
         refuse_overlap(pipeline, ingest, train)
@@ -117,12 +133,16 @@ def plan_backfill(
             continue
         replaces = {s.node: s.published[span] for s in sources if span in s.published}
         learned = () if train else windows
-        targets.append(BackfillTarget(span=span, versions=there[span], replaces=replaces, windows=learned))
+        others = {} if joined is None else joined.spans[span]
+        targets.append(
+            BackfillTarget(span=span, versions=there[span], replaces=replaces, windows=learned, joined=others)
+        )
     return BackfillPlan(
         pipeline=pipeline.name,
         calendar=calendar,
         targets=tuple(targets),
         outside=tuple(outside),
+        asked=asked,
         absent=tuple(absent),
         lowered=tuple(lowered),
         alone=tuple(
@@ -202,6 +222,35 @@ def _lowered(
     return lowered
 
 
+def _refuse_apart(
+    options: BackfillOptions,
+    pairings: Pairings,
+    calendar: Calendar,
+    sources: Sequence[IngestInventory],
+    chosen: Sequence[int],
+    file: str,
+) -> None:
+    """Refuses to run a span of all nodes that was joined with another one before, such as that of the day before.
+
+    Raises:
+        UsageError: the message has the commands that run the spans of each node as they were joined.
+    """
+    asked = {each.node: stale_spans([each]) if options.stale else list(chosen) for each in sources}
+    for node, spans in asked.items():
+        if not pairings.joined_with(node):
+            continue
+        if (found := next((p for span in spans if (p := pairings.differs(node, span)) is not None), None)) is not None:
+            whole = [] if options.spans is None else ["..".join(map(calendar.label, sorted(set(options.spans))))]
+            named = [f"{each}={s}" for each in asked for s in whole or map(calendar.label, asked[each][:_FEW])]
+            commands = "".join(f"\n  spanwise backfill {file} --span {each}" for each in named)
+            together = " and ".join(f"{each} {calendar.label(span)}" for each, span in found.spans.items())
+            raise UsageError(
+                f"{together} were joined with each other, so the same span of every node would bring together what "
+                f"does not belong together. Nothing was started. Run the spans of each node, with those that they "
+                f"were joined with:{commands}"
+            )
+
+
 def _nearest(span: int, there: Iterable[int], calendar: Calendar) -> str:
     near = sorted(sorted(there, key=lambda s: abs(s - span))[:3])
     return f"Nearest spans with input: {', '.join(map(calendar.label, near))}." if near else "No span has input."
@@ -211,11 +260,15 @@ def _nearest(span: int, there: Iterable[int], calendar: Calendar) -> str:
 
 
 def select_ingest(pipeline: Pipeline, train: Sequence[str], source: str) -> Selection:
-    """The nodes that run for each span: all but those that `train`, and of a `source`, none that others feed alone."""
+    """The nodes that run for each span: all but those that `train`.
+
+    Of a `source`, the other nodes that ingest run where their spans are joined with its own.
+    """
     rest = [node for node in pipeline.order if node not in train]
     if not source:
         return pipeline.select(last=pipeline.last_of(rest)) if train else pipeline.select()
-    others = [each.node for each in list_span_sources(pipeline) if each.node != source]
+    joined = find_joined(source, {name: of for name, of in list_joins(pipeline).items() if name in rest})
+    others = [each.node for each in list_span_sources(pipeline) if each.node not in joined]
     mine = [node for node in rest if not train or node == source or source in pipeline.ancestors(node)]
     return pipeline.select(last=pipeline.last_of(mine), skip=others)
 

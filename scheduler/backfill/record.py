@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from spanwise.orchestrator.artifact import Value
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, StoreError
 from spanwise.orchestrator.mlmd.places import Places
 from spanwise.orchestrator.record import from_plain, to_plain
@@ -42,6 +43,7 @@ class Backfill:
     after_run: int  #: the newest earlier run; its own runs have higher numbers
     folder: str = ""  #: where it was planned: relative paths of its pipeline are of this folder; empty where unknown
     source_node: str = ""  #: the node whose spans these are, where each that ingests has its own
+    joined: tuple[Mapping[str, str], ...] = ()  #: for each of them, the spans of other nodes that are joined with it
     stage: BackfillStage = BackfillStage.RUNNING
 
     @property
@@ -102,8 +104,14 @@ def backfill_runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
         if run.number <= backfill.after_run:
             break
         if run.trigger is Trigger.BACKFILL and run.cause == backfill.cause:
-            found.setdefault(run.span, run)
+            found.setdefault(_span_of(backfill, run), run)
     return found
+
+
+def _span_of(backfill: Backfill, run: Run) -> int | None:
+    """Which of the spans of a backfill one of its runs is of: with several, that of the node that they are of."""
+    label = run.spans.get(backfill.source_node)
+    return run.span if label is None else Calendar.from_name(backfill.calendar).parse(label)
 
 
 def newest_backfill(store: Store, pipeline: str) -> int:

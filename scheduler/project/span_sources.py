@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.pipeline import Pipeline
+from spanwise.orchestrator.component import Resolver
+from spanwise.orchestrator.pipeline import Pipeline, channels_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,30 @@ def list_span_sources(pipeline: Pipeline) -> list[CountedSource]:
         and isinstance(calendar := getattr(node, "calendar", None), Calendar)
         and getattr(node, "takes_span", True)
     ]
+
+
+def list_joins(pipeline: Pipeline) -> Mapping[str, frozenset[str]]:
+    """The nodes that bring spans of several nodes that ingest together, with these; not what only follows such a node.
+
+    What a resolver chooses does not count: it reads what was published, whatever its run ingests.
+    """
+    sources = {source.node for source in list_span_sources(pipeline)}
+    read: dict[str, frozenset[str]] = {}
+    joins: dict[str, frozenset[str]] = {}
+    for node in pipeline:
+        above = [read[c.node] for c in channels_of(node) if c.producer is not None and not isinstance(node, Resolver)]
+        read[node.name] = frozenset(sources & {node.name}).union(*above)
+        if len(read[node.name]) > 1 and read[node.name] not in above:
+            joins[node.name] = read[node.name]
+    return joins
+
+
+def find_joined(source: str, joins: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """The nodes whose spans some of these bring together with those of a source, also through others; with itself."""
+    joined = {source}
+    while more := {node for of in joins.values() if joined & set(of) for node in of} - joined:
+        joined |= more
+    return frozenset(joined)
 
 
 def leading_calendar(pipeline: Pipeline) -> Calendar:

@@ -1,0 +1,296 @@
+"""Spans of several nodes that ingest are joined by a component: what is run again is joined as it was before."""
+
+import re
+import shlex
+
+import pytest
+
+from tests.scenario.command_line import CommandLine
+
+FLOW = '''
+from pathlib import Path
+from typing import ClassVar
+
+from spanwise import (
+    Calendar, Component, Examples, Gate, Input, Model, Output, Pipeline, Refused, RollingWindow, Schedule, days_before
+)
+
+
+class Ingest(Component):
+    """Publishes the file of its span, which holds its version."""
+
+    prepared: ClassVar = ("span", "version")
+    takes_span = True
+
+    @property
+    def calendar(self):
+        return Calendar(self.parameters["counts"])
+
+    def available(self, spans=None):
+        files = Path("lake", self.parameters["of"]).iterdir()
+        found = {self.calendar.parse(file.name): int(file.read_text()) for file in files}
+        return {span: version for span, version in found.items() if spans is None or span in spans}
+
+    def prepare(self, run, history):
+        span = run.span_for(self.name, self.calendar, takes_span=True)
+        return {"span": span, "version": self.available([span])[span]}
+
+    def run(self, examples: Output[Examples], of: str, counts: str, span: int, version: int) -> None:
+        examples.span, examples.version, examples.split_names, examples.calendar = span, version, ["train"], counts
+        (examples.path / "text").write_text(f"{Calendar(counts).label(span)[5:]}v{version}")
+
+
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        if Path("strict").exists():
+            raise Refused("too strict")
+
+
+class Join(Component):
+    def run(self, clicks: Input[Examples], prices: Input[Examples], features: Output[Examples]) -> None:
+        text = "+".join((each.path / "text").read_text() for each in (clicks, prices))
+        if Path("broken").exists() and Path("broken").read_text() in text:
+            raise RuntimeError("broken")
+        (features.path / "text").write_text(text)
+        features.span, features.version, features.split_names = clicks.span, clicks.version, ["train"]
+        features.calendar = clicks.calendar
+
+
+class Learn(Component):
+    def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None:
+        (model.path / "text").write_text(" ".join((each.path / "text").read_text() for each in examples))
+        model.spans = [each.span for each in examples]
+
+
+def flow() -> Pipeline:
+    clicks = Ingest(of="clicks", counts="day", name="clicks")
+    prices = Ingest(of="prices", counts="day", name="prices")
+    join = Join(clicks=clicks["examples"], prices=prices["examples"])
+    window = RollingWindow(join["features"], size=3, since="2026-11-20", name="Window")
+    return Pipeline("flow", [clicks, prices, join, window, Learn(examples=window["features"])])
+'''
+MONTHLY = FLOW.replace('of="prices", counts="day"', 'of="prices", counts="month"')
+DAYS = ("11-20", "11-21", "11-22")
+
+
+class Joined(CommandLine):
+    """A folder in which clicks and prices arrive, and what the last model has learned."""
+
+    def __init__(self, folder, monkeypatch, text=FLOW):
+        super().__init__(folder, monkeypatch, text)
+        for name in ("clicks", "prices"):
+            (folder / "lake" / name).mkdir()
+
+    def give(self, **versions):
+        """A file of a span, as `clicks="11-21"`, or of a later version of it, `clicks="11-21v2"`."""
+        for name, text in versions.items():
+            label, _, version = text.partition("v")
+            (self.folder / "lake" / name / f"2026-{label}").write_text(version or "1")
+
+    def join(self, clicks, prices):
+        """Runs both for the first time."""
+        self.give(clicks=clicks, prices=prices)
+        assert self("run", "flow.py", "--span", f"clicks=2026-{clicks}", "--span", f"prices=2026-{prices}") == 0
+
+    @property
+    def learned(self):
+        models = (self.folder / ".spanwise/flow/Learn/model").glob("*/text")
+        return max(models, key=lambda path: int(path.parent.name)).read_text().split()
+
+
+def printed(text):
+    """The commands in a message, ready to be typed."""
+    return [shlex.split(found) for found in re.findall(r"spanwise ((?:backfill|run|accept) .*)", text)]
+
+
+@pytest.fixture
+def same(tmp_path, monkeypatch):
+    """Clicks and prices of a day are joined; three days are there."""
+    joined = Joined(tmp_path, monkeypatch)
+    for day in DAYS:
+        joined.join(day, day)
+    return joined
+
+
+@pytest.fixture
+def lagging(tmp_path, monkeypatch):
+    """Clicks of a day are joined with the prices of the day before."""
+    joined = Joined(tmp_path, monkeypatch)
+    for day, before in zip(DAYS, ("11-19", *DAYS), strict=False):
+        joined.join(day, before)
+    return joined
+
+
+@pytest.fixture
+def monthly(tmp_path, monkeypatch):
+    """Clicks of a day are joined with the prices of its month."""
+    joined = Joined(tmp_path, monkeypatch, MONTHLY)
+    for day in DAYS:
+        joined.join(day, "11")
+    return joined
+
+
+@pytest.mark.parametrize("source", ["clicks", "prices"])
+def test_a_corrected_span_is_joined_with_what_it_was_joined_with(same, source):
+    """Whichever of the two was corrected; it was joined with the newest span of the other."""
+    same.give(**{source: "11-21v2"})
+
+    assert same("backfill", "flow.py", "--span", f"{source}=2026-11-21") == 0
+
+    corrected = "11-21v2+11-21v1" if source == "clicks" else "11-21v1+11-21v2"
+    assert same.learned == ["11-20v1+11-20v1", corrected, "11-22v1+11-22v1"]
+
+
+@pytest.mark.parametrize(
+    ("corrected", "features"),
+    [
+        ({"clicks": "11-21v2"}, ["11-20v1+11-19v1", "11-21v2+11-20v1", "11-22v1+11-21v1"]),
+        ({"prices": "11-21v2"}, ["11-20v1+11-19v1", "11-21v1+11-20v1", "11-22v1+11-21v2"]),
+    ],
+)
+def test_a_corrected_span_is_joined_with_that_of_another_day_as_before(lagging, corrected, features):
+    """Clicks with the prices of the day before: also where the window reads the features under the other's span."""
+    lagging.give(**corrected)
+    ((source, text),) = corrected.items()
+
+    assert lagging("backfill", "flow.py", "--span", f"{source}=2026-{text[:5]}") == 0
+
+    assert lagging.learned == features
+
+
+def test_both_were_corrected(same):
+    """The other one is read at its newest version too, not as it was when they were joined."""
+    same.give(clicks="11-21v2", prices="11-21v2")
+
+    assert same("backfill", "flow.py", "--span", "prices=2026-11-21") == 0
+
+    assert same.learned[1] == "11-21v2+11-21v2"
+
+
+def test_what_tainted_prints_joins_as_before(lagging, capsys):
+    """The command that trains without a wrong span of one node works when pasted."""
+    lagging.give(prices="11-20v2")
+    lagging("tainted", "flow", "--span", "prices=2026-11-20")
+
+    (command,) = printed(capsys.readouterr().out)
+    assert lagging(*command) == 0
+
+    assert lagging.learned == ["11-20v1+11-19v1", "11-21v1+11-20v2", "11-22v1+11-21v1"]
+
+
+def test_a_corrected_month_is_joined_with_each_of_its_days(monthly, capsys):
+    """The plan has the days, since what was made of the month is counted by them."""
+    monthly.give(prices="11v2")
+
+    assert monthly("backfill", "flow.py", "--span", "prices=2026-11", "--train-once") == 0
+
+    assert monthly.learned == [f"{day}v1+11v2" for day in DAYS]
+    out = capsys.readouterr().out
+    assert re.search(r"clicks=2026-11-20 +prices=2026-11 +v1, v2 +v1", out)
+    assert "Run flow/4 of span clicks=2026-11-20, prices=2026-11: complete" in out
+
+
+def test_days_that_no_window_reads_are_not_run_again_for_a_month(monthly):
+    """Of a corrected month, only those days run that a window reads."""
+    monthly.join("11-23", "11")
+    monthly.give(prices="11v2")
+
+    plan = monthly.ask("backfill", "flow.py", "--span", "prices=2026-11", "--dry-run")
+
+    assert [(t["span_label"], t["joined"]) for t in plan["targets"]] == [
+        (f"2026-11-{day}", {"prices": "2026-11"}) for day in (21, 22, 23)
+    ]
+    assert [each["span_label"] for each in plan["outside"]] == ["2026-11-20"]
+
+
+def test_a_day_is_joined_with_its_month_after_another_month_has_come(monthly):
+    """The newest month is another one by now."""
+    monthly.give(prices="12")
+    assert monthly("run", "flow.py", "--only", "prices", "--span", "prices=2026-12") == 0
+    monthly.give(clicks="11-21v2")
+
+    assert monthly("backfill", "flow.py", "--span", "clicks=2026-11-21") == 0
+
+    assert monthly.learned == ["11-20v1+11v1", "11-21v2+11v1", "11-22v1+11v1"]
+
+
+def test_a_range_of_one_node_is_joined_as_before_and_one_model_is_trained(lagging):
+    """With `--train-once`: each span with its own."""
+    lagging.give(clicks="11-20v2")
+    lagging.give(clicks="11-21v2")
+
+    assert lagging("backfill", "flow.py", "--span", "clicks=2026-11-20..2026-11-21", "--train-once") == 0
+
+    assert lagging.learned == ["11-20v2+11-19v1", "11-21v2+11-20v1", "11-22v1+11-21v1"]
+
+
+def test_a_span_that_was_never_joined_is_refused_with_the_run_that_joins_it(same, capsys):
+    """Nothing says with which span of the other node; nothing is started."""
+    same.give(clicks="11-23", prices="11-23")
+
+    assert same("backfill", "flow.py", "--span", "clicks=2026-11-23") == 2
+
+    (command,) = printed(capsys.readouterr().err)
+    assert command == ["run", "flow.py", "--span", "clicks=2026-11-23", "--span", "prices=SPAN"]
+    assert len([*same.store.runs("flow")]) == 3
+
+
+def test_a_span_whose_join_failed_is_joined_with_that_of_its_run(same):
+    """Both were ingested by one run; what joins them failed."""
+    (same.folder / "broken").write_text("11-23")
+    same.give(clicks="11-23", prices="11-23")
+    assert same("run", "flow.py", "--span", "2026-11-23") == 1
+    (same.folder / "broken").unlink()
+    same.give(prices="11-24")
+    same("run", "flow.py", "--only", "prices", "--span", "prices=2026-11-24")
+
+    assert same("backfill", "flow.py", "--span", "clicks=2026-11-23") == 0
+
+    assert same.learned[-1] == "11-23v1+11-23v1"
+
+
+def test_a_span_whose_partner_has_no_input_any_more_is_refused(lagging, capsys):
+    """It would fail half way; nothing is started."""
+    lagging.give(clicks="11-21v2")
+    (lagging.folder / "lake/prices/2026-11-20").unlink()
+
+    assert lagging("backfill", "flow.py", "--span", "clicks=2026-11-21") == 2
+
+    assert "no input any more, or not in every split: prices 2026-11-20." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--stale"], ["--span", "2026-11-21"]])
+def test_one_span_of_all_nodes_is_refused_where_it_was_joined_with_another(lagging, capsys, words):
+    """The commands that are printed run what was corrected as it was joined."""
+    lagging.give(clicks="11-21v2", prices="11-21v2")
+
+    assert lagging("backfill", "flow.py", *words) == 2
+
+    commands = printed(capsys.readouterr().err)
+    assert [lagging(*command) for command in commands] == [0, 0]
+    assert lagging.learned == ["11-20v1+11-19v1", "11-21v2+11-20v1", "11-22v1+11-21v2"]
+
+
+def test_one_span_of_all_nodes_is_run_where_it_was_joined_so(same):
+    """As one without a node always was."""
+    same.give(clicks="11-21v2")
+
+    assert same("backfill", "flow.py", "--stale") == 0
+
+    assert same.learned[1] == "11-21v2+11-21v1"
+
+
+def test_a_backfill_of_one_node_is_resumed_with_what_its_spans_were_joined_with(lagging):
+    """What was done is not done again, and the rest is joined as planned."""
+    lagging.give(clicks="11-21v2")
+    lagging.give(clicks="11-22v2")
+    (lagging.folder / "broken").write_text("11-22")
+    assert lagging("backfill", "flow.py", "--span", "clicks=2026-11-21..2026-11-22", "--train-once") == 1
+    (lagging.folder / "broken").unlink()
+
+    assert lagging("backfill", "--resume", "flow") == 0
+
+    assert lagging.learned == ["11-20v1+11-19v1", "11-21v2+11-20v1", "11-22v2+11-21v1"]
+    assert [run.spans["clicks"][5:] for run in lagging.store.runs("flow") if run.cause and run.spans] == [
+        "11-22", "11-22", "11-21",
+    ]  # fmt: skip
