@@ -156,6 +156,7 @@ def history_of(
         scope.sources,
         find_calendar(channel),
         origins,
+        scope.ingests,
         compared=scope.compared,
         awaited=scope.awaited,
     )
@@ -242,11 +243,12 @@ def _describe_replaced(
     node: Resolver, history: History, label: str, chosen: Artifact, origin: Artifact, newest: Artifact
 ) -> str:
     last = " ".join(f"--to {node}" for node in history.last_nodes)
+    spans = history.name_spans(span_of(chosen), label)
     giver = newest.name.split("/")[1]
     return (
         f"{node.name} would read {chosen.name} of span {label}, which was made from {origin.name} "
         f"({_version_text(origin)}), but {giver} gave {newest.name} ({_version_text(newest)}) since.\n"
-        f"Make it from that:  spanwise run {quote_pipeline(history.run)} --span {label} {last}"
+        f"Make it from that:  spanwise run {quote_pipeline(history.run)} {spans} {last}"
     )
 
 

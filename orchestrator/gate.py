@@ -71,6 +71,13 @@ def has_spans(kind: type[Artifact]) -> bool:
     return "span" in properties_of(kind)
 
 
+def ingested_calendar(node: Node) -> Calendar | None:
+    """How a node counts that ingests one span a run; None for others, such as one of a table without spans."""
+    calendar = getattr(node, "calendar", None)
+    takes = hasattr(node, "available") and getattr(node, "takes_span", True)
+    return calendar if takes and isinstance(calendar, Calendar) else None
+
+
 def passed_by(channel: Channel, producer: Node | None) -> Gate | None:
     """The gate that passes on what it was given on this channel; None for channels of what a node makes itself."""
     return producer if isinstance(producer, Gate) and channel.key == producer.judged else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -11,8 +11,9 @@ from functools import cached_property
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.lineage import Direction, passes_rows, walk
+from spanwise.orchestrator.making import find_making
 from spanwise.orchestrator.renewal import current_of_span, current_of_spans, current_without_span
-from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.serving import Push, pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
@@ -29,6 +30,7 @@ class Withheld:
     gates: tuple[str, ...]  #: those that have to accept it
     verdict: Verdict | None = None  #: the refusal; None when it is not judged yet
     named: str = ""  #: the node that made it, where a command has to name it
+    joined: str = ""  #: its span, where the span that does not count was made from another one of that node
     unread_by: str = ""  #: the node of the channel, where it has not read that version, which is accepted
 
     def __str__(self) -> str:
@@ -61,6 +63,7 @@ class History:
     gated: tuple[GatedSource, ...] = ()  #: what the artifacts are, or derive from, as far as gates judge it
     calendar: Calendar | None = None  #: how the spans of the channel are counted now; None when it is not known
     origins: tuple[Address, ...] = ()  #: what the artifacts derive from span by span, as far as no gate judges it
+    ingests: tuple[str, ...] = ()  #: the nodes that ingest spans for the artifacts
     compared: bool = True  #: what is chosen is compared with what this run makes, so the champion is none of `mine`
     awaited: frozenset[str] = frozenset()  #: the nodes of this run of which pushes and blessings count
 
@@ -120,6 +123,25 @@ class History:
             return (self.address.node,)
         judged = self.gated[-1].gates[-1]
         return (judged,) if self.address.node in {each.node for each in self.gated} else (judged, self.address.node)
+
+    def name_spans(self, span: int, label: str) -> str:
+        """The options of `spanwise run` that name a span of this channel, which may be made of different spans.
+
+        Those that it was made of; of one that was never published, those that it shares its number with in the newest.
+        """
+        if len(self.ingests) <= 1:
+            return f"--span {label}"
+        made = next(reversed(self.published(span)), None)
+        newest = next(self.published_spans(), None)
+        example = made or (None if newest is None else self.published(newest)[-1])
+        if example is None:
+            return f"--span {label}"
+        given = {node: self._ingested_for(example, node) for node in self.ingests}
+        shared = {node for node, a in given.items() if a is not None and _is_same_span(a, example)}
+        if len(shared) == len(given):
+            return f"--span {label}"
+        others = {node: "SPAN" if a is None or made is None else self._label(a) for node, a in given.items()}
+        return " ".join(f"--span {node}={label if node in shared else others[node]}" for node in self.ingests)
 
     def withheld(self, span: int) -> Withheld | None:
         """Why a span that was published does not count; None when it counts, or was never published."""
@@ -222,6 +244,25 @@ class History:
         heard = not self.run.replay
         return find_standings(self.store, "accepted", artifacts, as_of=self.as_of, people_later=heard)
 
+    @cached_property
+    def _makings(self) -> dict[int, Mapping[str, Execution]]:
+        """What ran in the runs that made artifacts, by the ids of these."""
+        return {}
+
+    def _making(self, artifact: Artifact) -> Mapping[str, Execution]:
+        if artifact.id not in self._makings:
+            self._makings[artifact.id] = find_making(self.store, artifact, as_of=self.as_of)
+        return self._makings[artifact.id]
+
+    def _ingested_for(self, artifact: Artifact, node: str) -> Artifact | None:
+        """What a node that ingests gave in the run that made an artifact."""
+        made = self._making(artifact).get(node)
+        every = itertools.chain(*made.outputs.values()) if made is not None else ()
+        return next((a for a in every if isinstance(a.properties.get("span"), int)), None)
+
+    def _label(self, artifact: Artifact) -> str:
+        return Calendar.from_name(artifact.properties.get("calendar") or self.run.calendar).label(span_of(artifact))
+
     def _judge_ahead(self, artifacts: Sequence[Artifact]) -> None:
         self._standings.update(self.judge(artifacts))
 
@@ -277,7 +318,10 @@ class History:
         return run != self.run.name or node in self.awaited
 
     def _object(self, source: GatedSource, artifact: Artifact) -> Withheld | None:
-        """What gates say against an artifact, or against the newest version of the span that it was made from."""
+        """What gates say against an artifact, or against the newest version of the span that it was made from.
+
+        Where it was made from another span, such as that of the day before, or of the month, against what was read.
+        """
         mine = artifact.id in {a.id for a in self.mine}
         gates = tuple(g for g in source.gates if not (mine and g in source.pending))
         judged, named, unread = artifact, "" if source.alone else source.node, ""
@@ -285,15 +329,33 @@ class History:
         if address != self.address:
             if not gates:
                 return None
-            versions = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
-            newest = next((a for a in reversed(versions) if self._is_visible(a)), None)
-            judged = newest or artifact
-            unread = self.address.node if newest is None or newest.id not in self._made_from(artifact) else ""
+            published = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
+            versions = [a for a in published if self._is_visible(a)]
+            made_from = self._made_from(artifact) if versions else set()
+            if made_from.isdisjoint(a.id for a in versions) and (joined := self._joined_from(address, artifact)):
+                return next((w for a in joined if (w := self._object_joined(source, gates, a)) is not None), None)
+            judged = versions[-1] if versions else artifact
+            unread = "" if judged.id in made_from else self.address.node
         standing = self._standing(judged)
         refusal = standing.refusal(gates)
         if refusal is None and (not gates or standing.holds(gates)):
             return Withheld(artifact=judged, gates=gates, named=named, unread_by=unread) if unread else None
         return Withheld(artifact=judged, gates=gates, verdict=refusal, named=named)
+
+    def _joined_from(self, address: Address, artifact: Artifact) -> Sequence[Artifact]:
+        """What an artifact was made from on a channel, where that is of other spans; empty where it is of the same."""
+        if len(self.ingests) <= 1:
+            return ()
+        made = self._making(artifact).get(address.node)
+        given = made.outputs.get(address.key, ()) if made is not None else ()
+        return [a for a in given if not _is_same_span(a, artifact)]
+
+    def _object_joined(self, source: GatedSource, gates: tuple[str, ...], read: Artifact) -> Withheld | None:
+        standing = self._standing(read)
+        refusal = standing.refusal(gates)
+        if refusal is None and standing.holds(gates):
+            return None
+        return Withheld(artifact=read, gates=gates, verdict=refusal, named=source.node, joined=self._label(read))
 
     def _made_from(self, artifact: Artifact) -> set[int]:
         """The ids of all artifacts of the same span that this one was made from, or would be made from again."""
@@ -327,6 +389,12 @@ def span_of(artifact: Artifact) -> int:
     span = artifact.properties["span"]
     assert isinstance(span, int)
     return span
+
+
+def _is_same_span(one: Artifact, other: Artifact) -> bool:
+    """Whether two artifacts are of one span, as far as they say how it is counted."""
+    calendars = {c for a in (one, other) if (c := a.properties.get("calendar")) is not None}
+    return one.properties.get("span") == other.properties.get("span") and len(calendars) <= 1
 
 
 def version_of(artifact: Artifact) -> Version:

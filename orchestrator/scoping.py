@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator.comparison import split_readers
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError
-from spanwise.orchestrator.gate import Gate, has_spans, passed_by
+from spanwise.orchestrator.gate import Gate, has_spans, ingested_calendar, passed_by
 from spanwise.orchestrator.scope import GatedSource, Scope
 
 
@@ -67,7 +67,9 @@ def _find_scope(
             sources.append(GatedSource(origin.node, origin.key, tuple(gates), pending, alone=len(judges) == 1))
         elif (origin.node, origin.key) != own:
             ungated.append((origin.node, origin.key))
-    return Scope(*own, tuple(sources), tuple(ungated))
+    above = ancestors(source.node) | {source.node}
+    ingests = tuple(name for name in order if name in above and ingested_calendar(nodes[name]) is not None)
+    return Scope(*own, tuple(sources), tuple(ungated), ingests)
 
 
 def find_judged(nodes: Mapping[str, Node], order: Iterable[str]) -> tuple[GatedSource, ...]:

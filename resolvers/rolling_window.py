@@ -206,18 +206,21 @@ def _describe_calendar(history: History, source: Channel) -> str:
 
 def _describe_gap(gap: WindowSpan, source: str, history: History) -> str:
     """Why a span is missing, and what to type."""
-    run = " ".join(["spanwise run", source, "--span", gap.label, *(f"--to {node}" for node in history.last_nodes)])
+    spans = history.name_spans(gap.span, gap.label)
+    run = " ".join(["spanwise run", source, spans, *(f"--to {node}" for node in history.last_nodes)])
     if gap.withheld is None:
         verb = "Ingest and judge it" if history.gated else "Ingest it"
         return f"  {gap.label}: never ingested. {verb}:  {run}"
+    named, joined = gap.withheld.named, gap.withheld.joined
+    what = f"{gap.label} (of {named} {joined})" if joined else gap.label
     if gap.withheld.unread_by:
-        return f"  {gap.label}: {gap.withheld}. Make it from that:  {run}"
+        return f"  {what}: {gap.withheld}. Make it from that:  {run}"
     if gap.withheld.verdict is None:
-        return f"  {gap.label}: {gap.withheld}. Judge it:  {run}"
+        return f"  {what}: {gap.withheld}. Judge it:  {run}"
     return (
-        f"  {gap.label}: {gap.withheld}\n"
+        f"  {what}: {gap.withheld}\n"
         f"    Ingest a new version:  {run}\n"
-        f"    or accept it as it is:  {describe_accept(source, gap.label, node=gap.withheld.named)}"
+        f"    or accept it as it is:  {describe_accept(source, joined or gap.label, node=named)}"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Resolver
+from spanwise.orchestrator.gate import ingested_calendar
 from spanwise.orchestrator.pipeline import Pipeline, channels_of
 
 
@@ -23,13 +24,7 @@ def list_span_sources(pipeline: Pipeline) -> list[CountedSource]:
 
     The first is the leading one: its spans name the ticks and runs of the pipeline.
     """
-    return [
-        CountedSource(node.name, calendar)
-        for node in pipeline
-        if hasattr(node, "available")
-        and isinstance(calendar := getattr(node, "calendar", None), Calendar)
-        and getattr(node, "takes_span", True)
-    ]
+    return [CountedSource(node.name, c) for node in pipeline if (c := ingested_calendar(node)) is not None]
 
 
 def list_joins(pipeline: Pipeline) -> Mapping[str, frozenset[str]]:

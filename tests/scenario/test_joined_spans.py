@@ -11,9 +11,7 @@ FLOW = '''
 from pathlib import Path
 from typing import ClassVar
 
-from spanwise import (
-    Calendar, Component, Examples, Gate, Input, Model, Output, Pipeline, Refused, RollingWindow, Schedule, days_before
-)
+from spanwise import Calendar, Component, Examples, Gate, Input, Model, Output, Pipeline, RollingWindow
 
 
 class Ingest(Component):
@@ -42,8 +40,7 @@ class Ingest(Component):
 
 class Check(Gate):
     def run(self, examples: Input[Examples]) -> None:
-        if Path("strict").exists():
-            raise Refused("too strict")
+        pass
 
 
 class Join(Component):
@@ -294,3 +291,74 @@ def test_a_backfill_of_one_node_is_resumed_with_what_its_spans_were_joined_with(
     assert [run.spans["clicks"][5:] for run in lagging.store.runs("flow") if run.cause and run.spans] == [
         "11-22", "11-22", "11-21",
     ]  # fmt: skip
+
+
+GATED = (
+    'check = Check(examples=prices["examples"])\n    join = Join(clicks=clicks["examples"], prices=check["examples"])'
+)
+JOINS = 'join = Join(clicks=clicks["examples"], prices=prices["examples"])'
+
+
+def gated(text):
+    return text.replace(JOINS, GATED).replace("prices, join,", "prices, check, join,")
+
+
+@pytest.mark.parametrize(("text", "prices"), [(FLOW, ("11-19", *DAYS)), (MONTHLY, ("11",) * 3)], ids=["day", "month"])
+def test_a_gate_on_what_is_joined_at_another_span_judges_what_was_read(tmp_path, monkeypatch, text, prices):
+    """Clicks of a day with prices of the day before, or of the month: what the gate has accepted counts."""
+    joined = Joined(tmp_path, monkeypatch, gated(text))
+
+    for day, other in zip(DAYS, prices, strict=False):
+        joined.join(day, other)
+
+    assert joined.learned == [f"{day}v1+{other}v1" for day, other in zip(DAYS, prices, strict=False)]
+
+
+@pytest.mark.parametrize(("text", "prices"), [(FLOW, ("11-19", *DAYS)), (MONTHLY, ("11",) * 3)], ids=["day", "month"])
+def test_what_was_joined_with_a_refused_span_is_a_gap_until_that_is_accepted(
+    tmp_path, monkeypatch, capsys, text, prices
+):
+    """The message names the refused span, and the commands in it work when pasted."""
+    joined = Joined(tmp_path, monkeypatch, gated(text))
+    for day, other in zip(DAYS, prices, strict=False):
+        joined.join(day, other)
+    assert joined("refuse", "flow.py", "--span", f"prices=2026-{prices[1]}", "--because", "wrong") == 0
+    capsys.readouterr()
+
+    assert joined("run", "flow.py", "--from", "Window", "--no-cache") != 0
+
+    message = capsys.readouterr().out
+    assert f"2026-11-21 (of prices 2026-{prices[1]}): refused" in message
+    commands = printed(message[message.index("2026-11-21 (of") :])
+    again = ["run", "flow.py", "--span", "clicks=2026-11-21", "--span", f"prices=2026-{prices[1]}"]
+    assert commands[0] == [*again, "--to", "Check", "--to", "Join"]
+    assert commands[1][:4] == ["accept", "flow.py", "--span", f"prices=2026-{prices[1]}"]
+    assert joined(*commands[1]) == 0
+    assert joined("run", "flow.py", "--from", "Window", "--no-cache") == 0
+
+
+def test_a_gap_names_the_spans_of_every_node_that_is_joined(lagging, capsys):
+    """One that was never joined has no span of the other node yet, which is left to be filled in."""
+    lagging.give(clicks="11-24", prices="11-23")
+
+    assert lagging("run", "flow.py", "--span", "clicks=2026-11-24", "--span", "prices=2026-11-23") == 1
+
+    message = capsys.readouterr().out
+    assert (
+        "2026-11-23: never ingested. Ingest it:  spanwise run flow.py --span clicks=2026-11-23 --span prices=SPAN "
+        "--to Join" in message
+    )
+
+
+def test_a_correction_that_was_not_joined_yet_prints_the_run_that_joins_it(lagging, capsys):
+    """With the span that the old version was joined with; what is printed works when pasted."""
+    lagging.give(clicks="11-21v2")
+    assert lagging("run", "flow.py", "--only", "clicks", "--span", "clicks=2026-11-21") == 0
+    capsys.readouterr()
+    assert lagging("run", "flow.py", "--from", "Window", "--base-run", "3") != 0
+
+    (command,) = printed(next(line for line in capsys.readouterr().out.splitlines() if "Make it from that" in line))
+    assert lagging(*command) == 0
+    assert lagging("run", "flow.py", "--from", "Window") == 0
+
+    assert lagging.learned == ["11-20v1+11-19v1", "11-21v2+11-20v1", "11-22v1+11-21v1"]
