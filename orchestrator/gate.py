@@ -89,17 +89,48 @@ def calendar_of(channel: Channel) -> Calendar:
 
 
 def find_calendar(channel: Channel) -> Calendar | None:
-    """The calendar of the node that ingests the spans of a channel; None where no node of the pipeline says."""
+    """The calendar of the node that ingests the spans of a channel; None where no node of the pipeline says.
+
+    A component that reads spans of several calendars says by its attribute `calendar` how it counts its own; without
+    it, that of its first input is taken.
+    """
     producer = channel.producer
     calendar = getattr(producer, "calendar", None)
     if isinstance(calendar, Calendar):
         return calendar
-    if not isinstance(producer, Component):
-        return None
-    specs = read_signature(type(producer)).inputs
-    above = (c for name, channels in producer.inputs.items() if has_spans(specs[name].kind) for c in channels)
-    known = [found for c in above if (found := find_calendar(c)) is not None]
+    known = [found for c in _spans_read(producer) if (found := find_calendar(c)) is not None]
     return next((found for found in known if found is not Calendar.NUMBER), known[0] if known else None)
+
+
+def describe_taken_calendar(channel: Channel) -> str:
+    """How the spans of a channel are counted where nothing says it: a component joins spans of several calendars.
+
+    Empty where they are of one calendar, or the component has said which its own is.
+    """
+    producer = channel.producer
+    if isinstance(producer, Gate):
+        return describe_taken_calendar(producer.source)
+    if isinstance(getattr(producer, "calendar", None), Calendar):
+        return ""
+    read = [(c, found) for c in _spans_read(producer) if (found := find_calendar(c)) not in (None, Calendar.NUMBER)]
+    by_calendar = {found: c for c, found in reversed(read) if found is not None}
+    if len(by_calendar) <= 1:
+        return next(filter(None, (describe_taken_calendar(c) for c, _ in read)), "")
+    first, *others = [found for _, found in read if found is not None]
+    other = next(found for found in others if found is not first)
+    each = " and ".join(f"{by_calendar[found]!r} by the {found.value}" for found in (first, other))
+    return (
+        f"{channel.node} joins {each}, and its own spans are taken to be counted as the first. If they are not, say so "
+        f"in the class of {channel.node}:  calendar = Calendar.{other.name}"
+    )
+
+
+def _spans_read(producer: Node | None) -> list[Channel]:
+    """The channels of spans that a component reads."""
+    if not isinstance(producer, Component):
+        return []
+    specs = read_signature(type(producer)).inputs
+    return [c for name, channels in producer.inputs.items() if has_spans(specs[name].kind) for c in channels]
 
 
 _ACCEPT = "Or accept the span as it is:  "

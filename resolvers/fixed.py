@@ -17,7 +17,7 @@ from spanwise.orchestrator import (
 from spanwise.orchestrator.driver import check_newest
 from spanwise.orchestrator.gate import calendar_of
 from spanwise.resolvers.exclusion import Exclusion
-from spanwise.resolvers.rolling_window import format_parameter, parse_parameter
+from spanwise.resolvers.rolling_window import describe_calendar, format_parameter, parse_parameter
 
 
 class Fixed(Resolver):
@@ -43,8 +43,8 @@ class Fixed(Resolver):
         if (artifact is None) is (first is None or last is None):
             raise ParameterError(f"{self.name} takes either first= and last=, or artifact=.")
         self.calendar = calendar_of(source)
-        self.first = parse_parameter(self.calendar, first)
-        self.last = parse_parameter(self.calendar, last)
+        self.first = parse_parameter(source, first)
+        self.last = parse_parameter(source, last)
         self.artifact = artifact
         self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
         if artifact is not None and self.exclude.ranges:
@@ -74,6 +74,7 @@ class Fixed(Resolver):
             raise WindowIncomplete(
                 f"{self.name} wants the spans {self.calendar.label(self.first)} to {self.calendar.label(self.last)} of "
                 f"{self.source!r}; missing: {', '.join(missing) or 'all, because the range is empty or excluded'}."
+                + describe_calendar(history, self.source, self.calendar)
             )
         there = {self.calendar.label(span): artifact for span, artifact in chosen.items() if artifact is not None}
         for label, artifact in there.items():

@@ -18,10 +18,11 @@ from spanwise.orchestrator import (
     Node,
     ParameterError,
     Resolver,
+    UsageError,
     WindowIncomplete,
     Withheld,
 )
-from spanwise.orchestrator.gate import calendar_of, describe_accept
+from spanwise.orchestrator.gate import calendar_of, describe_accept, describe_taken_calendar
 from spanwise.orchestrator.run import quote_pipeline
 from spanwise.resolvers import spans
 from spanwise.resolvers.exclusion import Exclusion
@@ -73,8 +74,8 @@ class RollingWindow(Resolver):
             raise ParameterError(f"{self.name} takes either at= or skip=; both say where the window ends.")
         self.calendar = calendar_of(source)
         self.size, self.step, self.missing, self.skip = size, step, missing, skip
-        self.since = parse_parameter(self.calendar, since)
-        self.at = parse_parameter(self.calendar, at)
+        self.since = parse_parameter(source, since)
+        self.at = parse_parameter(source, at)
         self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
         self.parameters = {
             "size": size,
@@ -118,6 +119,7 @@ class RollingWindow(Resolver):
                     if history.as_of
                     else " yet; run its pipeline first."
                 )
+                + describe_calendar(history, self.source, self.calendar)
             )
         wanted = self._wanted(end)
         if not wanted:
@@ -191,17 +193,27 @@ class RollingWindow(Resolver):
             f"{'is' if len(absent) == 1 else 'are'} missing{allowed}: {names}{more}.\n"
             + "\n".join(gaps)
             + ("" if len(absent) == len(found) else ways)  # no window is empty
-            + _describe_calendar(history, self.source)
+            + describe_calendar(history, self.source, self.calendar)
         )
 
 
-def _describe_calendar(history: History, source: Channel) -> str:
-    """That spans were counted in another way before, which no window reads now; empty where they were not."""
-    before = history.other_calendar()
-    if before is None:
-        return ""
-    how = "as numbers" if before is Calendar.NUMBER else f"by the {before.value}"
-    return f"\nOther spans of {source!r} were published {how} before; a window never mixes calendars."
+def describe_calendar(history: History, source: Channel, calendar: Calendar) -> str:
+    """That spans were published by another calendar, which no window reads, or do not say by which; or else empty."""
+    newest = next(history.published_spans(), None)
+    unsaid = newest is not None and history.published(newest)[-1].properties.get("calendar") is None
+    taken = describe_taken_calendar(source)
+    other = history.other_calendar()
+    lines = []
+    if other is not None:
+        now, then = (f"by the {c.value}" if c is not Calendar.NUMBER else "as numbers" for c in (calendar, other))
+        when = "" if taken else " before"
+        lines.append(
+            f"Other spans of {source!r} were published {then}{when}, and are counted {now} here; a window never mixes "
+            "calendars."
+        )
+    if taken and (other is not None or unsaid):
+        lines.append(taken)
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _describe_gap(gap: WindowSpan, source: str, history: History) -> str:
@@ -247,7 +259,7 @@ class LatestSpans(Resolver):
         _refuse_below(self.name, "skip", skip, 0)
         self.calendar = calendar_of(source)
         self.n, self.skip = n, skip
-        self.since = parse_parameter(self.calendar, since)
+        self.since = parse_parameter(source, since)
         self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
         self.parameters = {
             "n": n,
@@ -271,7 +283,10 @@ class LatestSpans(Resolver):
             return
         newest = next(history.published_spans(), None)
         if newest is None or not history.gated:
-            raise WindowIncomplete(f"{self.name} found no span of {self.source!r}; run its pipeline first.")
+            raise WindowIncomplete(
+                f"{self.name} found no span of {self.source!r}; run its pipeline first."
+                + describe_calendar(history, self.source, self.calendar)
+            )
         source = quote_pipeline(history.run)
         gap = describe_span(history, self.calendar, newest)
         raise WindowIncomplete(
@@ -338,9 +353,17 @@ def format_parameter(calendar: Calendar, span: int | None) -> int | str | None:
     return span if span is None or calendar is Calendar.NUMBER else calendar.label(span)
 
 
-def parse_parameter(calendar: Calendar, value: int | str | None) -> int | None:
-    """The span that a pipeline's author wrote as a number or as a label."""
-    return calendar.parse(value) if isinstance(value, str) else value
+def parse_parameter(source: Channel, value: int | str | None) -> int | None:
+    """The span of a channel that a pipeline's author wrote as a number or as a label.
+
+    Raises:
+        UsageError: it is not a span as those of the channel are counted.
+    """
+    try:
+        return calendar_of(source).parse(value) if isinstance(value, str) else value
+    except UsageError as error:
+        taken = describe_taken_calendar(source)
+        raise UsageError(f"{error}\n{taken}" if taken else str(error)) from error
 
 
 def _refuse_below(node: str, name: str, value: object, least: int) -> None:

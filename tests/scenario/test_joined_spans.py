@@ -362,3 +362,40 @@ def test_a_correction_that_was_not_joined_yet_prints_the_run_that_joins_it(laggi
     assert lagging("run", "flow.py", "--from", "Window") == 0
 
     assert lagging.learned == ["11-20v1+11-19v1", "11-21v2+11-20v1", "11-22v1+11-21v1"]
+
+
+PRICES_FIRST = MONTHLY.replace(
+    "clicks: Input[Examples], prices: Input[Examples],", "prices: Input[Examples], clicks: Input[Examples],"
+)
+WHOSE = (
+    "Join joins prices['examples'] by the month and clicks['examples'] by the day, and its own spans are taken to be "
+    "counted as the first. If they are not, say so in the class of Join:  calendar = Calendar.DAY"
+)
+SAID = "class Join(Component):\n    calendar = Calendar.DAY\n"
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["copied", "unsaid"])
+def test_a_window_says_by_which_calendar_it_counts_what_joins_several(tmp_path, monkeypatch, capsys, copied):
+    """Whether what is joined says its own or not; the component says it, and the order of its inputs is free."""
+    text = PRICES_FIRST.replace('since="2026-11-20", ', "")
+    text = text if copied else text.replace("        features.calendar = clicks.calendar\n", "")
+    joined = Joined(tmp_path, monkeypatch, text)
+    joined.give(clicks="11-20", prices="11")
+    assert joined("run", "flow.py", "--span", "clicks=2026-11-20", "--span", "prices=2026-11") == 1
+
+    message = capsys.readouterr().out
+    assert WHOSE in message
+    assert ("were published by the day, and are counted by the month here" in message) is copied
+
+    joined.file.write_text(PRICES_FIRST.replace("class Join(Component):\n", SAID))
+    joined.join("11-20", "11")
+    assert joined.learned == ["11-20v1+11v1"]
+
+
+def test_a_span_in_a_pipeline_file_is_refused_with_the_calendar_that_was_taken(tmp_path, monkeypatch, capsys):
+    """`since` is a day, and the months of the first input are counted."""
+    joined = Joined(tmp_path, monkeypatch, PRICES_FIRST)
+
+    assert joined("validate", "flow.py") != 0
+
+    assert WHOSE in capsys.readouterr().err
