@@ -108,6 +108,7 @@ def select_remaining(run: Run, executions: Iterable[Execution], pipeline: Pipeli
 
 def _refuse_complete(run: Run) -> None:
     if run.state is State.COMPLETE:
-        whole = not run.spans and run.base is None  # else it may have left out nodes, which would ingest now
+        # else it may have left out nodes, which have no span here, or would ingest what is newest
+        whole = not run.spans and (run.base is None or run.trigger is Trigger.RESUME)
         again = f" Run its pipeline again:  {format_run_command(run, run.pipeline)}" if run.source and whole else ""
         raise UsageError(f"Run {run.name} is complete, so there is nothing to resume.{again}")

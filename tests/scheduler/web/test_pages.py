@@ -317,7 +317,7 @@ def test_a_pipeline_that_is_scheduled_and_never_began_a_run_is_shown(past, page)
     began = datetime.now(UTC)
     put_schedule(past.store, ScheduleRecord(timetable=table, since=began, source="fresh.py", calendar="day"))
     assert "on time" in text_of(page("/"))
-    tick = next(ticks(table, began))
+    tick = next(ticks(table, began - timedelta(days=2)))
     failed = TickEnd(outcome=TickOutcome.FAILED, why="ExampleGen found no span")
     claim_tick(past.store, "fresh", tick, holder=1, now=began, end=failed)
 
