@@ -259,6 +259,9 @@ class Component(Node):
 class Resolver(Node):
     """A node that chooses, among the artifacts published on a channel, those that this run reads; it produces none."""
 
+    is_fixed: ClassVar[bool] = False
+    """Whether the pipeline says what it chooses, whatever is published later: so it is no window that moves."""
+
     def __init__(
         self,
         source: Channel,

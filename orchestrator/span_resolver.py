@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.component import Node, Resolver
+from spanwise.orchestrator.gate import has_spans
 from spanwise.orchestrator.history import History, Withheld
 
 
@@ -63,3 +65,13 @@ class WindowChecker(Protocol):
 
     def refuse(self, history: History, found: Sequence[WantedSpan]) -> None:
         """Raises ResolutionError when it could not."""
+
+
+def is_window(node: Node) -> bool:
+    """Whether a node chooses by span, says how, and moves as newer spans come."""
+    return isinstance(node, Resolver) and isinstance(node, SpanResolver) and not node.is_fixed
+
+
+def chooses_among_spans(node: Node) -> bool:
+    """Whether a node is a resolver that chooses among what belongs to spans, whether or not it says how."""
+    return isinstance(node, Resolver) and any(has_spans(source.kind) for source in node.sources.values())

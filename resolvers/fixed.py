@@ -14,10 +14,15 @@ from spanwise.orchestrator import (
     Resolver,
     WindowIncomplete,
 )
-from spanwise.orchestrator.driver import check_newest
 from spanwise.orchestrator.gate import calendar_of
 from spanwise.resolvers.exclusion import Exclusion
-from spanwise.resolvers.rolling_window import describe_calendar, format_parameter, parse_parameter
+from spanwise.resolvers.rolling_window import (
+    WindowSpan,
+    describe_calendar,
+    describe_spans,
+    format_parameter,
+    parse_parameter,
+)
 
 
 class Fixed(Resolver):
@@ -27,6 +32,8 @@ class Fixed(Resolver):
     Spans in `exclude` are left out of the range.
     `artifact` is a name as `spanwise artifacts` prints it, such as `flights/Trainer/model/12`.
     """
+
+    is_fixed = True
 
     def __init__(
         self,
@@ -46,41 +53,62 @@ class Fixed(Resolver):
         self.first = parse_parameter(source, first)
         self.last = parse_parameter(source, last)
         self.artifact = artifact
-        self.exclude = Exclusion.parse(self.calendar, exclude or (), self.name)
-        if artifact is not None and self.exclude.ranges:
+        exclusion = Exclusion.parse(self.calendar, exclude or (), self.name)
+        if artifact is not None and exclusion.ranges:
             raise ParameterError(f"{self.name} takes exclude= beside first= and last=, not beside artifact=.")
+        if artifact is None:
+            self.exclude = exclusion  # without it, it is no SpanExcluder: --exclude would have no effect
         self.parameters = {
             "first": format_parameter(self.calendar, self.first),
             "last": format_parameter(self.calendar, self.last),
             "artifact": artifact,
-            "exclude": self.exclude.labels() or None,
+            "exclude": exclusion.labels() or None,
         }
 
     def resolve(self, history: History) -> Sequence[Artifact]:
         if self.artifact is not None:
-            found = history.store.artifact(self.artifact)
-            if not found.name.startswith(f"{history.address}/"):
-                raise ResolutionError(f"{self.name} names {self.artifact}, which is not on {self.source!r}.")
-            if (withheld := history.objection(found)) is not None:
-                raise ResolutionError(f"{self.name} names {self.artifact}, which was {withheld}")
-            return (found,)
-        assert self.first is not None
-        assert self.last is not None
-        exclusion = self.exclude.of_run(self.name, history.run.exclude)
-        wanted = (span for span in range(self.first, self.last + 1) if span not in exclusion)
-        chosen = {span: history.newest_version(span) for span in wanted}
-        missing = [self._describe_gap(history, span) for span, artifact in chosen.items() if artifact is None]
-        if missing or not chosen:
+            return (self._find_named(history, self.artifact),)
+        found = self.explain(history)
+        self.refuse(history, found)
+        return [s.chosen for s in found if s.chosen is not None]
+
+    def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:  # noqa: ARG002  they say it all
+        """Refuses a range with a gap, and an empty one.
+
+        Raises:
+            WindowIncomplete: the message names the gaps.
+        """
+        if self.artifact is not None:
+            return
+        missing = [_describe_gap(each) for each in found if each.chosen is None]
+        if missing or not found:
             raise WindowIncomplete(
-                f"{self.name} wants the spans {self.calendar.label(self.first)} to {self.calendar.label(self.last)} of "
+                f"{self.name} wants the spans {self.parameters['first']} to {self.parameters['last']} of "
                 f"{self.source!r}; missing: {', '.join(missing) or 'all, because the range is empty or excluded'}."
                 + describe_calendar(history, self.source, self.calendar)
             )
-        there = {self.calendar.label(span): artifact for span, artifact in chosen.items() if artifact is not None}
-        for label, artifact in there.items():
-            check_newest(self, history, label, artifact)
-        return list(there.values())
 
-    def _describe_gap(self, history: History, span: int) -> str:
-        withheld = history.withheld(span)
-        return self.calendar.label(span) + (f" ({withheld})" if withheld is not None else "")
+    def explain(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:  # noqa: ARG002  its end is fixed
+        """The spans of its range, oldest first; none where one artifact is named, whatever comes for its span."""
+        exclusion = self.exclude.of_run(self.name, history.run.exclude) if self.artifact is None else ()
+        return describe_spans(history, self.calendar, [span for span in self._range() if span not in exclusion])
+
+    def explain_excluded(self, history: History, at: int | None = None) -> tuple[WindowSpan, ...]:  # noqa: ARG002
+        """The spans of its range, oldest first, that are left out by name."""
+        exclusion = self.exclude.of_run(self.name, history.run.exclude)
+        return describe_spans(history, self.calendar, [span for span in self._range() if span in exclusion])
+
+    def _range(self) -> Sequence[int]:
+        return () if self.first is None or self.last is None else range(self.first, self.last + 1)
+
+    def _find_named(self, history: History, name: str) -> Artifact:
+        found = history.store.artifact(name)
+        if not found.name.startswith(f"{history.address}/"):
+            raise ResolutionError(f"{self.name} names {name}, which is not on {self.source!r}.")
+        if (withheld := history.objection(found)) is not None:
+            raise ResolutionError(f"{self.name} names {name}, which was {withheld}")
+        return found
+
+
+def _describe_gap(gap: WindowSpan) -> str:
+    return gap.label + (f" ({gap.withheld})" if gap.withheld is not None else "")

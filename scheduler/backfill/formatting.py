@@ -59,7 +59,7 @@ def format_plan(plan: BackfillPlan) -> str:
     if plan.train and plan.targets:
         lines.append(f"For each span: {', '.join(plan.ingest)}" + _format_parallel(plan))
         lines.append(f"Once at the end: {', '.join(plan.train)}")
-        lines += [f"  {w.node}: {_window(w, calendar)}" for w in plan.windows]
+        lines += [f"  {w.node}: {_window(w, calendar)}" for w in plan.windows if w.explained]
     if plan.targets:
         lines.append("Models are warm-started." if plan.warm_start else "Models train from scratch.")
     if plan.outside:
@@ -119,6 +119,8 @@ def _versions(versions: Iterable[Version]) -> str:
 
 
 def _window(window: ExpectedWindow, calendar: Calendar) -> str:
+    if not window.explained:
+        return f"what {window.node} chooses"
     text = format_versions(window.spans, calendar) or "nothing"
     if window.absent:
         text += f"; missing {format_spans(window.absent, calendar)}"
@@ -160,6 +162,7 @@ def _window_document(window: ExpectedWindow, calendar: Calendar) -> Document:
         "spans": [{**span_document(s, calendar), "version": v} for s, v in window.spans],
         "absent": [span_document(s, calendar) for s in window.absent],
         "refusal": window.refusal or None,
+        "explained": window.explained,
     }
 
 

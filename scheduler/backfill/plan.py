@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spanwise.orchestrator.calendar import Calendar, Version
-from spanwise.orchestrator.component import Component, Resolver
+from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import SpanNotFound, UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.run import Execution, State
-from spanwise.orchestrator.span_resolver import SpanResolver
+from spanwise.orchestrator.span_resolver import is_window
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import IngestInventory, lowered_spans, ready_versions, stale_spans
 from spanwise.scheduler.backfill.pairing import Pairings
@@ -289,7 +289,7 @@ def refuse_overlap(pipeline: Pipeline, ingest: Sequence[str], train: Sequence[st
             "parallel and train once:  --train-once --parallel N"
         )
     nodes = [pipeline.nodes[name] for name in ingest]
-    choosing = [n.name for n in nodes if isinstance(n, Resolver) and isinstance(n, SpanResolver)]
+    choosing = [n.name for n in nodes if is_window(n)]
     acting = [n.name for n in nodes if isinstance(n, Component) and not type(n).cacheable]
     if choosing or acting:
         why = "choose among spans" if choosing else "act outside the metadata"

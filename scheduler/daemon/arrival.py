@@ -81,7 +81,10 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
     if unseen := wanted - set(ready):  # a source that names only its newest span may have a new version of these
         arrived |= arrived_versions(take_inventory(pipeline, store, sorted(unseen)))
     newest = max(ready, default=None)
-    read = wanted if windows else {newest}
+    read = wanted | ({newest} if all(window.fixed for window in windows) else set())
+    if not all(window.explained for window in windows):  # what was there before the first run, nobody has asked for
+        begun = min((span for source in sources for span in source.published), default=newest)
+        read |= {span for span in arrived if begun is not None and span >= begun}
     return ReadyData(
         newest=newest,
         divided=INGEST in completed_parts(pipeline, pipeline.order),

@@ -116,6 +116,8 @@ def format_window(window: ResolverWindow) -> str:
         lines.append(f"  {len(chosen)} of {len(window.spans)} spans{between}.")
     if window.refusal:
         lines += [f"  {line}" for line in f"A run would fail: {window.refusal}".splitlines()]
+    if len(lines) == 1:  # one artifact that is named, and no span
+        return f"{lines[0].removesuffix(':')}."
     return "\n".join(lines)
 
 

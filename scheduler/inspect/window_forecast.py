@@ -13,12 +13,20 @@ from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import check_given, history_of
 from spanwise.orchestrator.errors import ResolutionError
+from spanwise.orchestrator.gate import find_calendar
 from spanwise.orchestrator.history import History, Withheld, span_of, version_key, version_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver, WantedSpan, WindowChecker
+from spanwise.orchestrator.span_resolver import (
+    SpanAwaiter,
+    SpanResolver,
+    WantedSpan,
+    WindowChecker,
+    chooses_among_spans,
+)
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.project.span_sources import list_span_sources
+from spanwise.scheduler.schedule.part import is_learned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +38,16 @@ class ExpectedWindow:
     absent: tuple[int, ...] = ()  #: wanted, but neither ingested nor planned
     awaited: tuple[int, ...] = ()  #: ingested or planned, and read by a later window: they have yet to settle
     refusal: str = ""  #: why the run would fail there
+    fixed: bool = False  #: it reads the same spans whatever comes
+    explained: bool = True  #: its resolver says which spans it reads; else it may read any
 
 
 def is_read(span: int, windows: Sequence[ExpectedWindow]) -> bool:
-    """Whether any window reads the span, or would if it were not refused, or will once newer spans have come.
+    """Whether any window reads the span or may, or would if it were not refused, or will once newer spans have come.
 
-    Without windows, each run trains on its own span.
+    Where no window moves, each run trains on its own span.
     """
-    return not windows or any(span in read_spans(window) for window in windows)
+    return all(w.fixed for w in windows) or any(not w.explained or span in read_spans(w) for w in windows)
 
 
 def read_spans(window: ExpectedWindow) -> set[int]:
@@ -46,7 +56,7 @@ def read_spans(window: ExpectedWindow) -> set[int]:
 
 
 class WindowForecast:
-    """What resolvers would choose once planned spans are ingested.
+    """What resolvers would choose once planned spans are ingested; of one that cannot say, that it may read any.
 
     Of a pipeline whose sources use different calendars, or with the name of a `source`, only what chooses among
     the spans that are planned.
@@ -56,12 +66,22 @@ class WindowForecast:
         run = Run(pipeline=pipeline.name, calendar=calendar.value)
         others = {each.calendar for each in list_span_sources(pipeline)} - {calendar}
         self._planned: dict[int, Mapping[str, Version]] = {}
+        resolvers = [
+            node
+            for node in pipeline
+            if isinstance(node, Resolver)
+            if (find_calendar(node.source) or calendar) not in others
+            if not source or source in pipeline.ancestors(node.name)
+        ]
         self._resolvers = [
             (node, _PlannedHistory(**vars(_history(store, run, node, pipeline)), planned=self._planned))
-            for node in pipeline
-            if isinstance(node, Resolver) and isinstance(node, SpanResolver)
-            if getattr(node, "calendar", calendar) not in others
-            if not source or source in pipeline.ancestors(node.name)
+            for node in resolvers
+            if isinstance(node, SpanResolver)
+        ]
+        self._unexplained = [
+            ExpectedWindow(node=node.name, spans=(), explained=False)
+            for node in resolvers
+            if not isinstance(node, SpanResolver) and chooses_among_spans(node) and is_learned(pipeline, node.name)
         ]
 
     def add(self, span: int, versions: Mapping[str, Version]) -> None:
@@ -71,7 +91,10 @@ class WindowForecast:
     def windows(self) -> Iterator[ExpectedWindow]:
         """What each resolver would choose."""
         for node, history in self._resolvers:
-            yield self._window(node, history)
+            window = self._window(node, history)
+            if not window.fixed or read_spans(window) or window.refusal:  # else it reads one artifact, and no span
+                yield window
+        yield from self._unexplained
 
     def _window(self, node: Resolver, history: History) -> ExpectedWindow:
         assert isinstance(node, SpanResolver)
@@ -92,6 +115,7 @@ class WindowForecast:
             absent=tuple(w.span for w in wanted if w.chosen is None),
             awaited=tuple(w.span for w in node.explain_awaited(history)) if isinstance(node, SpanAwaiter) else (),
             refusal=refusal,
+            fixed=node.is_fixed,
         )
 
 

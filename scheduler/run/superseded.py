@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.history import versions_of
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.store import Store
+from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.alerts.recovery import record_closing
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, is_read
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.schedules import list_keys, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord
-from spanwise.scheduler.project.span_sources import list_span_sources
+from spanwise.scheduler.project.span_sources import CountedSource, list_span_sources
 from spanwise.scheduler.schedule.outcome import Closing, TickClosure
 
 
@@ -48,12 +49,20 @@ def _awaits_others(store: Store, pipeline: Pipeline, record: TickRecord) -> bool
         if (span := spans.get(source.node)) is None:
             continue
         forecast = WindowForecast(pipeline, store, source.calendar, source.node)
-        is_ingested = any(span in dict(window.spans) for window in forecast.windows())
+        is_ingested = any(
+            span in dict(window.spans) if window.explained else _is_published(store, pipeline, source, span)
+            for window in forecast.windows()
+        )
         forecast.add(span, {"": None})
         windows = list(forecast.windows())
         if windows and not is_ingested and is_read(span, windows):
             return True
     return False
+
+
+def _is_published(store: Store, pipeline: Pipeline, source: CountedSource, span: int) -> bool:
+    addresses = (Address(pipeline.name, source.node, key) for key in pipeline.nodes[source.node].outputs)
+    return any(versions_of(store, address, span, source.calendar) for address in addresses)
 
 
 def _find_windows(

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 
-from spanwise.orchestrator.component import Resolver
+from spanwise.orchestrator.component import Channel, Resolver
 from spanwise.orchestrator.errors import ScheduleError, UsageError
+from spanwise.orchestrator.gate import passed_by
+from spanwise.orchestrator.lineage import JUDGEMENTS
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
-from spanwise.orchestrator.span_resolver import SpanResolver
+from spanwise.orchestrator.span_resolver import is_window
 from spanwise.scheduler.schedule.division import HALVES, PartStart
 from spanwise.scheduler.schedule.schedule_key import WHOLE
 
@@ -123,7 +125,7 @@ def _divide(pipeline: Pipeline, division: Sequence[PartStart]) -> dict[str, set[
 
 
 def _span_resolvers(pipeline: Pipeline) -> list[str]:
-    return [n.name for n in pipeline if isinstance(n, Resolver) and isinstance(n, SpanResolver)]
+    return [node.name for node in pipeline if is_window(node)]
 
 
 def train_nodes(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
@@ -150,3 +152,29 @@ def train_nodes(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
             f"{'behind it' if ingests else 'before it'}; the nodes that ingest run once for each span."
         )
     return second
+
+
+def is_learned(pipeline: Pipeline, resolver: str) -> bool:
+    """Whether what a resolver chooses gets into the second part, where there is one: models may learn from it.
+
+    As in lineage, what describes data carries nothing on: a baseline of drift stops at the gate, or at the schema.
+    """
+    try:
+        second = train_nodes(pipeline)
+    except UsageError:
+        return True
+    carried = {_place(channel) for channel in pipeline.nodes[resolver].outputs.values()}
+    for node in pipeline:  # parents first
+        if not any(_place(channel) in carried for channel in channels_of(node)):
+            continue
+        if node.name in second:
+            return True
+        for channel in node.outputs.values():
+            gate = passed_by(channel, node)
+            made = channel.kind.kind not in JUDGEMENTS if gate is None else _place(gate.source) in carried
+            carried |= {_place(channel)} if made else set()
+    return False
+
+
+def _place(channel: Channel) -> tuple[str, str]:
+    return channel.node, channel.key

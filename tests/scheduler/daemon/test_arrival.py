@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from spanwise.components import ExampleGen
+from spanwise.orchestrator import Pipeline
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.record import from_plain, to_plain
+from spanwise.orchestrator.store import MemoryStore
 from spanwise.scheduler.daemon.arrival import (
     Arrival,
     ArrivalRun,
@@ -28,6 +30,8 @@ from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
 from spanwise.scheduler.schedule.ticks import Tick
 from tests.scheduler.backfill import conftest as lake
 from tests.scheduler.backfill.conftest import World
+from tests.scheduler.inspect.test_window_forecast import Ingest, Learn, SameWeekday
+from tests.scheduler.records import DAY, begun, examples, published
 
 world = lake.world
 NOW = datetime(2024, 5, 4, tzinfo=UTC)
@@ -155,6 +159,28 @@ def test_a_span_that_has_yet_to_settle_is_one_that_a_window_reads(world: World) 
         ("2024-05-01.v2", True),
         ("2024-05-02.v1", True),
     ]
+
+
+class Days(Ingest):
+    def available(self, spans=None):  # type: ignore[no-untyped-def]
+        return {DAY + day: 2 if day == 3 else 1 for day in range(10)}
+
+
+def test_what_cannot_say_which_spans_it_wants_may_read_each_since_the_first_that_was_ingested() -> None:
+    """A late day and a corrected one run; the history before the first run does not, nor does a first look run it all."""
+    store, days = MemoryStore(), Days(name="Ingest")
+    same = SameWeekday(days["examples"])
+    pipeline = Pipeline("flights", [days, same, Learn(examples=same["examples"])])
+    first = find_ready(pipeline, Calendar.DAY, store)
+    for day in (2, 3, 4, 6, 7, 8):
+        published(store, begun(store), "Ingest", outputs={"examples": examples(DAY + day)})
+
+    found = find_ready(pipeline, Calendar.DAY, store)
+
+    assert [a.span - DAY for a in first.arrivals if a.in_window] == [9]
+    assert [(a.span - DAY, a.in_window) for a in found.arrivals] == [
+        (0, False), (1, False), (3, True), (5, True), (9, True),
+    ]  # fmt: skip
 
 
 def test_the_mark_of_a_span_changes_with_its_files(tmp_path: Path) -> None:

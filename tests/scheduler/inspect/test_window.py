@@ -6,7 +6,7 @@ import pytest
 
 from spanwise.orchestrator import Calendar, Component, Examples, Output, Pipeline, UsageError
 from spanwise.orchestrator.store import Address, MemoryStore
-from spanwise.resolvers import Latest, LatestSpans, RollingWindow
+from spanwise.resolvers import Fixed, Latest, LatestSpans, RollingWindow
 from spanwise.scheduler.inspect import window
 from spanwise.scheduler.project.load import Loaded
 from tests.scheduler.records import DAY, NOON, Clock, begun, ended, examples, published
@@ -146,6 +146,25 @@ def test_a_pipeline_without_a_window_is_refused() -> None:
 
     with pytest.raises(UsageError, match="no node that chooses by span"):
         window.find_windows(replace(loaded(), pipeline=pipeline), MemoryStore(), at=None, as_of=None)
+
+
+def test_a_fixed_range_is_shown_with_its_spans_and_an_artifact_by_its_name() -> None:
+    """What was published for each span of the range, wherever a window ends."""
+    ingest = ExampleGen()
+    ranged = Fixed(ingest["examples"], first=DAY, last=DAY + 1, exclude=(DAY + 1,), name="Exam")
+    named = Fixed(ingest["examples"], artifact=f"flights/ExampleGen/examples/{DAY}/1", name="Named")
+    pipeline = Pipeline("flights", [ingest, ranged, named])
+
+    store = lake((DAY, 1), (DAY, 2), (DAY + 2, 1))
+    exam, one = window.find_windows(replace(loaded(), pipeline=pipeline), store, at=DAY + 2, as_of=None)
+
+    lines = [" ".join(line.split()) for line in window.format_window(exam).splitlines()]
+    assert [line.split()[:2] for line in lines[2:4]] == [["2013-01-05", "read"], ["2013-01-06", "excluded"]]
+    assert lines[2].endswith("the newest version; it supersedes v1, publication 1")
+    assert lines[4] == "1 of 1 spans, 2013-01-05 to 2013-01-05."
+    assert window.format_window(one) == (
+        f"Named chooses from ExampleGen['examples'] (artifact=flights/ExampleGen/examples/{DAY}/1)."
+    )
 
 
 def test_a_window_that_ends_elsewhere_is_judged_as_well() -> None:
