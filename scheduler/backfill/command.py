@@ -33,7 +33,14 @@ from spanwise.scheduler.backfill.plan import (
     refuse_overlap,
     select_ingest,
 )
-from spanwise.scheduler.backfill.record import Backfill, BackfillStage, find_backfill, record_backfill, set_stage
+from spanwise.scheduler.backfill.record import (
+    Backfill,
+    BackfillStage,
+    backfill_runs,
+    find_backfill,
+    record_backfill,
+    set_stage,
+)
 from spanwise.scheduler.formatting import format_count, format_json, format_time
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import list_pauses
@@ -300,8 +307,8 @@ def load_resumed(request: BackfillRequest, settings: Settings) -> tuple[Backfill
         )
     assert request.resume is not None, "called only with --resume"
     with root.open_for_reading(settings) as store:
-        so_far = backfill_status(find_backfill(store, request.resume, settings.root), store)
-    backfill = so_far.backfill
+        backfill = find_backfill(store, request.resume, settings.root)
+        made = backfill_runs(store, backfill)
     if backfill.stage is BackfillStage.COMPLETE:
         raise UsageError(f"Backfill {backfill.name} is complete, so there is nothing to resume.")
     backfill = replace(backfill, typed=(*backfill.typed, *request.params))
@@ -309,12 +316,13 @@ def load_resumed(request: BackfillRequest, settings: Settings) -> tuple[Backfill
     refuse_elsewhere(backfill.folder, settings, who=f"Backfill {backfill.name}", source=backfill.source, words=words)
     who = f"backfill {backfill.name}"
     loaded = load_again(backfill.source, who=who, typed=backfill.typed, settings=settings.params)
+    so_far = backfill_status(backfill, made, loaded.pipeline)
     if change := _find_change(so_far, loaded.pipeline):
         raise UsageError(
             f"{format_source(backfill.source)} has changed since backfill {backfill.name} was planned: {change}. "
             "Start a new backfill; what was ingested is not ingested again."
         )
-    return replace(so_far, backfill=backfill), loaded
+    return so_far, loaded
 
 
 def _find_change(so_far: BackfillResult, pipeline: Pipeline) -> str:
@@ -368,7 +376,7 @@ def execute(
         )  # before the metadata is opened: the fork server starts here
         with contextlib.closing(executor), root.open_for_writing(settings) as store:
             backfill = set_stage(store, backfill, BackfillStage.RUNNING, settings.root)
-            done = len(backfill_status(backfill, store).done)
+            done = len(backfill_status(backfill, backfill_runs(store, backfill), loaded.pipeline).done)
             with (
                 formatting.show_progress(backfill, done, out, live=not json and sys.stdout.isatty()) as (
                     display,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, Self
@@ -42,6 +43,7 @@ from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run import openlineage, stop
 from spanwise.scheduler.run.launch import ExecutionOptions, complete_request
 from spanwise.scheduler.run.tick_recovery import AskedSpans, recover_ticks
+from spanwise.scheduler.schedule.part import find_learned_choices, second_part
 from spanwise.scheduler.schedule.schedule_key import parse_cause
 
 PAUSE_S = 600.0
@@ -147,7 +149,7 @@ def run_backfill(
                 interrupted = controller.stop_signal or runner.stopped
         except KeyboardInterrupt as by:
             interrupted = str(by)
-    result = backfill_status(backfill, context.store)
+    result = backfill_status(backfill, backfill_runs(context.store, backfill), loaded.pipeline)
     stage = (
         BackfillStage.COMPLETE
         if result.complete
@@ -163,13 +165,30 @@ def run_backfill(
     )
 
 
-def backfill_status(backfill: Backfill, store: Store) -> BackfillResult:
-    """The result of a backfill so far, from the records of its runs."""
-    made = backfill_runs(store, backfill)
-    done = tuple(s for s in backfill.spans if _complete(made.get(s)))
+def backfill_status(backfill: Backfill, made: Mapping[int | None, Run], pipeline: Pipeline) -> BackfillResult:
+    """The result of a backfill so far, from the newest run that it has made of each span.
+
+    A complete one is left to run again where a span before it, of which models learn through it, is ingested later.
+    """
+    done: list[int] = []
+    newest = 0.0  # the highest number of a run of the spans before
+    reads_others = _reads_other_spans(backfill, pipeline)
+    for span in backfill.spans:  # the oldest first
+        run = made.get(span)
+        if run is None or run.state is not State.COMPLETE or (reads_others and run.number < newest):
+            newest = math.inf  # of a run that is to come
+        else:
+            done.append(span)
+            newest = max(newest, run.number)
     failed = tuple(s for s in backfill.spans if s in made and made[s].state is State.FAILED)
     left = tuple(s for s in backfill.spans if s not in (*done, *failed))
-    return BackfillResult(backfill=backfill, done=done, failed=failed, left=left, runs=made)
+    return BackfillResult(backfill=backfill, done=tuple(done), failed=failed, left=left, runs=made)
+
+
+def _reads_other_spans(backfill: Backfill, pipeline: Pipeline) -> bool:
+    """Whether what the run of a span makes for models to learn from is made of other spans too."""
+    second = backfill.train or second_part(pipeline)
+    return any(name not in second for name in find_learned_choices(pipeline, second))
 
 
 class _BackfillRunner:
@@ -188,15 +207,17 @@ class _BackfillRunner:
 
     def run(self) -> None:
         backfill = self._backfill
-        done = {span: run for span, run in backfill_runs(self._context.store, backfill).items() if _complete(run)}
-        for run in done.values():
+        made = backfill_runs(self._context.store, backfill)
+        complete = {span: run for span, run in made.items() if _complete(run)}
+        for run in complete.values():
             self._done.add(run)
-        for run in done.values():
+        for run in complete.values():
             self._recover(run)  # its process may have died before it could
+        done = backfill_status(backfill, made, self._loaded.pipeline).done
         todo = [span for span in backfill.spans if span not in done]
-        for outcome in self._controller.run_all(self._requests(todo), parallel=backfill.parallel):
+        for outcome in self._controller.run_all(self._requests(todo, again=complete), parallel=backfill.parallel):
             self._report(outcome)
-        if not backfill.train or (TRAIN in done and not todo) or self._is_stopping:
+        if not backfill.train or (TRAIN in complete and not todo) or self._is_stopping:
             return
         if self._failed:
             self._context.notify(BackfillEvent(what="train-held-back"))
@@ -217,10 +238,12 @@ class _BackfillRunner:
     def _is_stopping(self) -> bool:
         return bool(self._controller.stop_signal or self.stopped)
 
-    def _requests(self, spans: Sequence[int]) -> Iterator[RunRequest]:
+    def _requests(self, spans: Sequence[int], *, again: Container[int | None]) -> Iterator[RunRequest]:
         for span in spans:
             if self._is_stopping or (self._failed and self._context.fail_fast):
                 return
+            if self._failed and span in again:
+                continue  # it would read a span that has failed before it
             yield self._request(span, train=False)
 
     def _request(self, span: int | None, *, train: bool) -> RunRequest:

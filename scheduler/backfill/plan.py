@@ -19,7 +19,7 @@ from spanwise.scheduler.backfill.pairing import Pairings
 from spanwise.scheduler.formatting import format_spans
 from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, is_read
 from spanwise.scheduler.project.span_sources import find_joined, list_joins, list_span_sources
-from spanwise.scheduler.schedule.part import train_nodes
+from spanwise.scheduler.schedule.part import find_learned_choices, train_nodes
 
 _FEW = 5  # commands for one node
 
@@ -296,6 +296,11 @@ def refuse_overlap(pipeline: Pipeline, ingest: Sequence[str], train: Sequence[st
         raise UsageError(
             f"{', '.join(choosing or acting)} {why}, so their runs cannot be parallel. Leave out --parallel, "
             f"or move them into the training part:  --split-at {(choosing or acting)[0]}"
+        )
+    if learned := [name for name in find_learned_choices(pipeline, train) if name in ingest]:
+        raise UsageError(
+            f"{', '.join(learned)} choose{'s' if len(learned) == 1 else ''} among spans what models learn from, so the "
+            f"runs cannot be parallel: none sees what another replaces. Leave out --parallel."
         )
 
 

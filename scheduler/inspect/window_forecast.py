@@ -22,11 +22,10 @@ from spanwise.orchestrator.span_resolver import (
     SpanResolver,
     WantedSpan,
     WindowChecker,
-    chooses_among_spans,
 )
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.project.span_sources import list_span_sources
-from spanwise.scheduler.schedule.part import is_learned
+from spanwise.scheduler.schedule.part import find_learned_choices, second_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +77,11 @@ class WindowForecast:
             for node in resolvers
             if isinstance(node, SpanResolver)
         ]
+        learned = find_learned_choices(pipeline, second_part(pipeline))
         self._unexplained = [
             ExpectedWindow(node=node.name, spans=(), explained=False)
             for node in resolvers
-            if not isinstance(node, SpanResolver) and chooses_among_spans(node) and is_learned(pipeline, node.name)
+            if not isinstance(node, SpanResolver) and node.name in learned
         ]
 
     def add(self, span: int, versions: Mapping[str, Version]) -> None:

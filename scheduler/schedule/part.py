@@ -1,7 +1,7 @@
 """Parts: which nodes of a pipeline belong to each part of its schedule, and what a part reads of the one before. Pure.
 
 `ingest` is what runs for each span; `train` is what chooses among spans, and everything after it, as far as no
-later part begins there.
+later part begins there. A resolver that nothing else reads belongs to what it serves.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 
-from spanwise.orchestrator.component import Channel, Resolver
+from spanwise.orchestrator.artifact import Model
+from spanwise.orchestrator.component import Channel, Node, Resolver
 from spanwise.orchestrator.errors import ScheduleError, UsageError
 from spanwise.orchestrator.gate import passed_by
 from spanwise.orchestrator.lineage import JUDGEMENTS
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
-from spanwise.orchestrator.span_resolver import is_window
+from spanwise.orchestrator.span_resolver import chooses_among_spans, is_window
 from spanwise.scheduler.schedule.division import HALVES, PartStart
 from spanwise.scheduler.schedule.schedule_key import WHOLE
 
@@ -81,9 +82,10 @@ def check_parts(pipeline: Pipeline, division: Sequence[PartStart] = HALVES) -> N
             f"{', '.join(pipeline.order)}. Write cron= for all of it."
         ) from error
     names = list(nodes)
+    starts = {part.name: part.at for part in division}
     chosen = set(_span_resolvers(pipeline))
     for before, part in itertools.pairwise(names):
-        for first in pipeline.first_of(nodes[part]):
+        for first in pipeline.first_of(nodes[part]) if starts[part] else ():  # else it begins at what chooses
             if first not in chosen and not pipeline.ancestors(first) & chosen:
                 raise ScheduleError(
                     f"The part {part!r} begins at {first}, which works on the span of its run: spans that {names[0]!r} "
@@ -128,12 +130,21 @@ def _span_resolvers(pipeline: Pipeline) -> list[str]:
     return [node.name for node in pipeline if is_window(node)]
 
 
+def second_part(pipeline: Pipeline) -> tuple[str, ...]:
+    """The nodes of the second part, parents first; none where the pipeline has no such part."""
+    try:
+        return train_nodes(pipeline)
+    except UsageError:
+        return ()
+
+
 def train_nodes(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
-    """The nodes of the second part, parents first: the resolvers that choose by span, and all that depends on them.
+    """The nodes of the second part, parents first: the windows, all that depends on them, and what serves that alone.
 
     RFC, Partial pipeline execution: the first portion is scheduled for each span, the second, "a Resolver plus
     components like Transform, Trainer, Evaluator and Pusher", runs once. `at` names its first nodes instead. A
-    resolver that reads no spans, such as the latest schema, belongs to the part that it serves.
+    resolver that is no window, such as a fixed range or the latest model, belongs to the part that it serves: in the
+    first one, it would choose before all spans are there.
 
     Raises:
         UsageError: there is no such part, an unknown node, or a node that ingests lies behind the split.
@@ -144,7 +155,7 @@ def train_nodes(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
             f"Pipeline {pipeline.name!r} has no node that chooses by span, such as RollingWindow, so it has no second "
             f"part to run once. Name its first node:  --split-at NODE  ({', '.join(pipeline.order)})"
         )
-    second = pipeline.select(first=first).run
+    second = pipeline.select(first=first).run if at else _with_serving(pipeline, pipeline.select(first=first).run)
     ingests = [n for n in second if hasattr(pipeline.nodes[n], "available")]
     if ingests or len(second) == len(pipeline.order):
         raise UsageError(
@@ -154,25 +165,37 @@ def train_nodes(pipeline: Pipeline, at: Sequence[str] = ()) -> tuple[str, ...]:
     return second
 
 
-def is_learned(pipeline: Pipeline, resolver: str) -> bool:
-    """Whether what a resolver chooses gets into the second part, where there is one: models may learn from it.
+def _with_serving(pipeline: Pipeline, part: Collection[str]) -> tuple[str, ...]:
+    """A part with the resolvers that only its nodes read."""
+    serving = {
+        node.name
+        for node in pipeline
+        if isinstance(node, Resolver) and (readers := pipeline.children(node.name)) and set(readers) <= set(part)
+    }
+    return tuple(name for name in pipeline.order if name in serving or name in part)
+
+
+def find_learned_choices(pipeline: Pipeline, second: Collection[str]) -> tuple[str, ...]:
+    """The resolvers that choose among spans what gets into a second part, or a model: those in it, and before it.
 
     As in lineage, what describes data carries nothing on: a baseline of drift stops at the gate, or at the schema.
     """
-    try:
-        second = train_nodes(pipeline)
-    except UsageError:
-        return True
-    carried = {_place(channel) for channel in pipeline.nodes[resolver].outputs.values()}
+    choosing = (node for node in pipeline if chooses_among_spans(node))
+    return tuple(node.name for node in choosing if node.name in second or _is_learned(pipeline, node, second))
+
+
+def _is_learned(pipeline: Pipeline, resolver: Node, second: Collection[str]) -> bool:
+    carried = {_place(channel) for channel in resolver.outputs.values()}
     for node in pipeline:  # parents first
         if not any(_place(channel) in carried for channel in channels_of(node)):
             continue
-        if node.name in second:
+        made = list(node.outputs.values())
+        if node.name in second or any(issubclass(channel.kind, Model) for channel in made):
             return True
-        for channel in node.outputs.values():
+        for channel in made:
             gate = passed_by(channel, node)
-            made = channel.kind.kind not in JUDGEMENTS if gate is None else _place(gate.source) in carried
-            carried |= {_place(channel)} if made else set()
+            passes = channel.kind.kind not in JUDGEMENTS if gate is None else _place(gate.source) in carried
+            carried |= {_place(channel)} if passes else set()
     return False
 
 

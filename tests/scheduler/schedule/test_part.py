@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import State
+from spanwise.orchestrator import Component, Examples, Gate, Input, Model, Output, Pipeline, Report, State, past
 from spanwise.orchestrator.errors import ScheduleError
 from spanwise.orchestrator.lease import Clock
 from spanwise.orchestrator.run import Run
+from spanwise.resolvers import Fixed, Latest, RollingWindow
 from spanwise.scheduler.alerts import alert
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.loop import SchedulerLoop
@@ -23,7 +24,14 @@ from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks
 from spanwise.scheduler.project import settings
 from spanwise.scheduler.project.load import load
 from spanwise.scheduler.schedule.outcome import TickOutcome
-from spanwise.scheduler.schedule.part import completed_parts, part_nodes, select_part
+from spanwise.scheduler.schedule.part import (
+    check_parts,
+    completed_parts,
+    nodes_behind,
+    part_nodes,
+    select_part,
+    train_nodes,
+)
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, timetables_of
 from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN
 from spanwise.scheduler.schedule.span_rule import days_before, hours_before
@@ -347,3 +355,41 @@ def test_a_run_completes_the_parts_of_which_it_has_done_all(world: World) -> Non
     assert completed_parts(pipeline, ["Push"]) == frozenset()
     for part in ("", "ingest", "train"):
         assert part in completed_parts(pipeline, part_nodes(pipeline, part))
+
+
+class Ingest(Component):
+    def run(self, examples: Output[Examples]) -> None: ...
+
+
+class Judged(Gate):
+    def run(self, examples: Input[Examples], other: Input[list[Examples] | None]) -> None: ...
+
+
+class Compare(Component):
+    def run(self, examples: Input[Examples], other: Input[list[Examples]], report: Output[Report]) -> None: ...
+
+
+class Learn(Component):
+    def run(
+        self, examples: Input[list[Examples]], others: Input[list[Examples] | None], base: Input[Model | None],
+        model: Output[Model],
+    ) -> None: ...  # fmt: skip
+
+
+def test_a_resolver_belongs_to_the_part_that_it_serves() -> None:
+    """What trains chooses its fixed range and its base when all spans are there; the baseline of a gate is for each."""
+    ingest = Ingest()
+    before = Fixed(ingest["examples"], first=1, last=2, name="Before")
+    gate = Judged(examples=ingest["examples"], other=before["examples"])
+    recent = RollingWindow(gate["examples"], size=2)
+    exam, known = (Fixed(gate["examples"], first=1, last=2, name=name) for name in ("Exam", "Known"))
+    base = Latest(past("Learn", "model", Model), name="Base")
+    others = [exam["examples"], known["examples"]]
+    learn = Learn(examples=recent["examples"], others=others, base=base["model"])
+    compare = Compare(examples=gate["examples"], other=known["examples"])
+    pipeline = Pipeline("p", [ingest, before, known, gate, compare, recent, exam, base, learn])
+
+    check_parts(pipeline)
+
+    assert set(train_nodes(pipeline)) == {"RollingWindow", "Exam", "Base", "Learn"}
+    assert nodes_behind(pipeline, TRAIN) == ()
