@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline, Selection
-from spanwise.orchestrator.span_resolver import SpanExcluder
+from spanwise.orchestrator.span_resolver import SpanExcluder, is_window
 from spanwise.scheduler.project.span_sources import CountedSource, leading_calendar, list_span_sources
 
 _DATED = ("1980", "2200")  # years; a date before or after, given as a number, is a mistake
@@ -113,7 +113,7 @@ def parse_end(text: str, pipeline: Pipeline) -> int:
     Raises:
         UsageError: it is not a span of the windows, or they use different calendars.
     """
-    calendars = {node.calendar for node in pipeline if isinstance(node, SpanExcluder)}
+    calendars = {node.calendar for node in pipeline if is_window(node) and isinstance(node, SpanExcluder)}
     if len(calendars) > 1:
         raise UsageError(
             f"--at {text}: the windows of {pipeline.name!r} use different calendars, so no single span ends them all."
