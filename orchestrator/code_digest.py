@@ -9,6 +9,7 @@ import ast
 import enum
 import functools
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -33,6 +34,7 @@ from spanwise.orchestrator.digest import (
     frame,
     named_children,
 )
+from spanwise.orchestrator.statements import Statement, find_statements
 from spanwise.orchestrator.user_code import Import, NameUse, Operation, Owner, SourceLoader
 from spanwise.version import __version__
 
@@ -73,9 +75,10 @@ class SourceFile(SameValue):
 
 @dataclass(frozen=True)
 class ModuleSettings(SameValue):
-    """The statements by which a module of the user's sets something in libraries when it is imported."""
+    """What a module of the user's changes elsewhere when it is imported, such as a seed."""
 
-    text: str
+    place: int
+    names: Mapping[str, object] = field(compare=False)  #: its globals
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def describe_code(value: object) -> ValueNode | None:  # noqa: C901, PLR0911, PL
     if isinstance(value, SourceFile):
         return _source(value)
     if isinstance(value, ModuleSettings):
-        return ValueNode("settings", [encode_text(value.text)])
+        return _module_settings(value.names)
     if isinstance(value, Distribution):
         return ValueNode("distribution", [encode_text(value.name), encode_text(value.version)])
     if isinstance(value, types.FunctionType):
@@ -215,18 +218,78 @@ def _named(name: str, doc: str | None) -> dict[str, str]:
 
 
 def _settings(names: Mapping[str, object]) -> list[bytes | ValueChild]:
-    """What the module with these globals sets in libraries for all code of the process, such as a seed."""
     if "__spec__" not in names:  # a function that was sent by value has only the names that it uses
         names = vars(sys.modules.get(str(names.get("__name__")), types.ModuleType("")))
+    return [ValueChild("the settings of its module", ModuleSettings(id(names), names))]
+
+
+def _module_settings(names: Mapping[str, object]) -> ValueNode:
+    """What the module with these globals sets for all code of the process, by its statements and what they name."""
     loader, file = getattr(names.get("__spec__"), "loader", None), names.get("__file__")
+    source = b""
     if isinstance(loader, SourceLoader):
-        found = _statements(loader.source)
+        source = loader.source
     elif isinstance(file, str) and file.endswith(".py") and os.path.isfile(file):  # noqa: PTH113  also of odd texts
-        found = _statements(Path(file).read_bytes())
-    else:
-        return []
-    texts = [text for root, text in found if _is_of_a_library(names.get(root))]
-    return [ValueChild("", ModuleSettings("\n".join(texts)))] if texts else []
+        source = Path(file).read_bytes()
+    parts: list[bytes | ValueChild] = []
+    for statement in _statements(source):
+        if not _acts_elsewhere(statement, names):
+            continue
+        parts.append(encode_text(statement.text))
+        for use in statement.uses if statement.is_imported or _is_own(names.get(statement.target.name)) else ():
+            if use.name not in names or use.name in _PLACES:
+                continue
+            for text, value in _follow(use, names[use.name]):
+                if _is_own(value):
+                    parts += [encode_text(text), ValueChild(f"{text!r} in {statement.text!r:.60}", value, False)]
+    return ValueNode("settings", parts)
+
+
+def _acts_elsewhere(statement: Statement, names: Mapping[str, object]) -> bool:
+    """Whether a statement changes what no name of its module shows.
+
+    That is something imported, or something of a library that a function of the module changes as it is called here.
+    """
+    target = statement.target
+    found = names.get(target.name)
+    if _is_of_a_library(found):
+        return statement.is_imported or not statement.is_nested
+    if statement.is_imported:
+        return not statement.is_definition and not _decides_nothing(found)
+    if not statement.is_call or target.name not in names:
+        return False
+    if isinstance(found, type):
+        return True
+    if target.attributes and not isinstance(found, types.FunctionType):
+        found = inspect.getattr_static(type(found), target.attributes[0], None)
+    return isinstance(found, types.FunctionType) and not _is_running(found) and _uses_a_library(found, set())
+
+
+def _is_running(function: types.FunctionType) -> bool:
+    """Whether it has been called and has not returned, so that it may be what asks for the digest."""
+    frame: types.FrameType | None = sys._getframe()  # noqa: SLF001  it has no other name
+    while frame is not None and frame.f_code is not function.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _uses_a_library(function: types.FunctionType, seen: set[types.FunctionType]) -> bool:
+    """Whether a function of the user's, or one that it names, names something of a library."""
+    seen.add(function)
+    names = function.__globals__
+    for code in user_code.code_within(function.__code__):
+        for use in user_code.uses(code):
+            if isinstance(use, Import):
+                if use.level or not _is_silent(use.module):
+                    return True
+                continue
+            for _, value in _follow(use, names.get(use.name)):
+                if isinstance(value, types.FunctionType) and _distribution_of(value.__module__) is None:
+                    if value not in seen and _uses_a_library(value, seen):
+                        return True
+                elif _is_of_a_library(value):
+                    return True
+    return False
 
 
 _parsing = threading.Lock()  # threads that parse at once share a counter in some Pythons (CPython issue 106905)
@@ -234,37 +297,56 @@ os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, a
 
 
 @functools.lru_cache(maxsize=256)
-def _statements(source: bytes) -> list[tuple[str, str]]:
-    """The calls and assignments at the top of a module that may change something elsewhere: `np.random.seed(1)`.
-
-    Each with the name that it begins with.
-    """
+def _statements(source: bytes) -> list[Statement]:
+    """The statements at the top of a module that may change something elsewhere: `np.random.seed(SEED)`."""
     try:
         with _parsing:
-            body = ast.parse(source).body
+            tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return []
-    found: list[tuple[str, str]] = []
-    for statement in body:
-        targets: list[ast.expr] = []
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            targets = [statement.value]
-        elif isinstance(statement, ast.Assign):
-            targets = [each for each in statement.targets if not isinstance(each, ast.Name)]
-        for target in targets:
-            root = target
-            while isinstance(root, ast.Attribute | ast.Subscript | ast.Call):
-                root = root.func if isinstance(root, ast.Call) else root.value
-            if isinstance(root, ast.Name):
-                found.append((root.id, ast.unparse(statement)))
-    return found
+    return find_statements(tree)
 
 
 def _is_of_a_library(value: object) -> bool:
-    """Whether something is of a library or of Python, without what decides nothing: logs, warnings, search paths."""
-    name = str(getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None) or "")
-    top = name.partition(".")[0]
-    return bool(top) and top not in ("logging", "warnings", "sys", "spanwise") and _distribution_of(name) is not None
+    """Whether something is of a library or of Python, without what decides nothing."""
+    name = _module_of(value)
+    return bool(name) and not _is_silent(name) and _distribution_of(name) is not None
+
+
+def _decides_nothing(value: object) -> bool:
+    return _is_silent(_module_of(value))
+
+
+def _is_silent(module: str) -> bool:
+    """Whether a module is for logs, warnings or search paths, which decide nothing, or is ours."""
+    return module.partition(".")[0] in {"logging", "warnings", "sys", "spanwise"}
+
+
+def _module_of(value: object) -> str:
+    return str(getattr(value, "__name__" if isinstance(value, types.ModuleType) else "__module__", None) or "")
+
+
+def _is_own(value: object) -> bool:
+    """Whether it is plain data, or code or an object of the user's: what libraries hold may differ in each process."""
+    if isinstance(value, types.ModuleType | types.FunctionType | type):
+        return _distribution_of(_module_of(value)) is None
+    if isinstance(value, _DESCRIPTORS):
+        return False
+    return all(
+        found is None or found.name in {"python", "pydantic"}
+        for found in (_distribution_of(each.__module__) for each in type(value).__mro__)
+    )
+
+
+_DESCRIPTORS = (
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
 
 
 def _is_public(function: types.FunctionType) -> bool:

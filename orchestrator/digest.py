@@ -6,7 +6,9 @@ A digest is a tagged BLAKE2b hash. `orchestrator.fingerprint` says what is diges
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+import re
 import struct
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -97,6 +99,7 @@ class ValueChild:
 
     label: str  #: how an error names the way to it
     value: object
+    is_needed: bool = True  #: whether it is refused if it has no recipe; otherwise the name of its class stands for it
 
 
 @dataclass
@@ -108,7 +111,8 @@ class ValueNode:
     ordered: bool = True
     arguments: Sequence[str] = ()  #: names by which a caller could pass something to this code
     texts: Sequence[str] = ()  #: texts in it that could be such names, besides its children
-    named: Mapping[str, str] = field(default_factory=dict)  #: attributes that count only where code reads them by name
+    named: Mapping[str, str | ValueChild] = field(default_factory=dict)  #: what counts only where code reads this name
+    variables: Mapping[str, object] | None = None  #: of code that reads rules: the globals that texts may name to it
     links: list[bytes | int] = field(default_factory=list)  #: `parts` with each child encoded or numbered
 
 
@@ -133,28 +137,121 @@ class NoRecipe(Exception):
         self.what = what
 
 
-@dataclass(frozen=True)
-class ValueGraph:
-    """A value and all that it is made of, laid out and not digested yet."""
+_NAME_IN_TEXT = re.compile(r"@([^\W\d]\w*)|\b(?:from|join)\s+\"?([^\W\d]\w*)", re.IGNORECASE)
 
-    nodes: Sequence[ValueNode]  #: the value itself first; none of a plain value
-    texts: frozenset[str]  #: all texts in it
-    plain: Scalar = None
+
+def names_in(texts: Iterable[str]) -> set[str]:
+    """The names that texts mark as those of variables: `fare > @limit` of pandas, `select * from rides` of SQL."""
+    return {marked or table for text in texts for marked, table in _NAME_IN_TEXT.findall(text)}
+
+
+class ValueGraph:
+    """A value and all that it is made of, each as `describe` says; laid out, and not digested yet.
+
+    Raises:
+        Unfingerprintable: something in it has no recipe; `who` opens the message.
+    """
+
+    def __init__(self, root: object, who: str, describe: Callable[[object], ValueNode]) -> None:
+        self.texts = {root} if isinstance(root, str) else set[str]()  #: all texts in it
+        self._root, self._who, self._describe = root, who, describe
+        self._nodes: list[ValueNode] = []  # the value itself first; none of a plain value
+        self._values: list[object] = []  # of each node; kept alive, so that their ids are not used again
+        self._numbers: dict[object, int] = {}
+        self._unknown: dict[int, NoRecipe] = {}  # those without a recipe
+        if not is_scalar(root):
+            self._link(root)
+            self._lay_out(())
 
     @property
     def has_names(self) -> bool:
-        """Whether there is code in it of which names may count: its own, or those of its arguments."""
-        return any(node.named or node.arguments for node in self.nodes)
+        """Whether there is something in it that counts only where code reads its name."""
+        return any(node.named or node.arguments for node in self._nodes)
 
     def digest(self, texts: Collection[str] = ()) -> bytes:
-        """The encoded value, or the encoded digest of it. `texts` may be names of arguments, besides its own."""
-        if not self.nodes:
-            return encode(self.plain)
-        met = self.texts.union(texts)
-        for node in self.nodes:
+        """The encoded value, or the encoded digest of it; once. `texts` may be names that code reads, besides its own.
+
+        Raises:
+            Unfingerprintable: something that counts because of those names has no recipe.
+        """
+        if is_scalar(self._root):
+            return encode(self._root)
+        met, variables = self._lay_out(texts)
+        for node in self._nodes:
             node.links += [encode_text(f"{at} {name}") for at, name in enumerate(node.arguments) if name in met]
-            node.links += [encode_text(f"{name} {text}") for name, text in node.named.items() if name in met]
-        return _digest_nodes(self.nodes)[0]
+            for name, counted in node.named.items():
+                if name in met and isinstance(counted, str):
+                    node.links.append(encode_text(f"{name} {counted}"))
+            for name, child in _met_children(node, met, variables):
+                node.links += [encode_text(name), self._link(child.value)]
+        return _digest_nodes(self._nodes)[0]
+
+    def _lay_out(self, others: Collection[str]) -> tuple[set[str], set[str]]:
+        """Describes all that counts. Returns the texts that are met, and the names of variables in them."""
+        while True:
+            self._describe_values()
+            met = self.texts.union(others)
+            has_variables = any(node.variables is not None for node in self._nodes)
+            variables = names_in(met) if has_variables else set[str]()
+            met |= variables
+            for node in self._nodes:
+                for _, child in _met_children(node, met, variables):
+                    self._link(child.value)
+            if len(self._values) == len(self._nodes):
+                break
+        if self._unknown:
+            self._refuse_needed(met, variables)
+        return met, variables
+
+    def _describe_values(self) -> None:
+        for number in itertools.count(len(self._nodes)):  # there are more of them as it goes
+            if number == len(self._values):
+                return
+            try:
+                node = self._describe(self._values[number])
+            except NoRecipe as error:
+                self._unknown[number] = error
+                node = ValueNode("unknown", [encode_text(type(self._values[number]).__qualname__)])
+            for part in node.parts:
+                node.links.append(part if isinstance(part, bytes) else self._link(part.value))
+            self.texts.update(node.texts)
+            self._nodes.append(node)
+
+    def _link(self, value: object) -> bytes | int:
+        """A plain value, encoded; any other one by its number."""
+        if is_scalar(value):
+            if isinstance(value, str):
+                self.texts.add(value)
+            return encode(value)
+        number = self._numbers.setdefault(_identity(value), len(self._values))
+        if number == len(self._values):
+            self._values.append(value)
+        return number
+
+    def _refuse_needed(self, met: Collection[str], variables: Collection[str]) -> None:
+        parents = {0: (-1, self._who)}
+        for number in (waiting := [0]):  # there are more of them as it goes
+            if (error := self._unknown.get(number)) is not None:
+                raise Unfingerprintable(_refusal(parents, number, error)) from error.__cause__
+            node = self._nodes[number]
+            for child in [*node.parts, *(child for _, child in _met_children(node, met, variables))]:
+                if isinstance(child, bytes) or not child.is_needed:
+                    continue
+                if isinstance(at := self._link(child.value), int) and at not in parents:
+                    parents[at] = (number, child.label)
+                    waiting.append(at)
+
+
+def _met_children(
+    node: ValueNode, met: Collection[str], variables: Collection[str]
+) -> Iterator[tuple[str, ValueChild]]:
+    """What counts since code reads its name, by that name, in the same order each time."""
+    for name, child in node.named.items():
+        if name in met and isinstance(child, ValueChild):
+            yield name, child
+    if node.variables is not None:
+        for name in sorted(variables & node.variables.keys()):
+            yield f"@{name}", ValueChild(f"global {name!r}", node.variables[name])
 
 
 def digest_graph(root: object, who: str, describe: Callable[[object], ValueNode]) -> bytes:
@@ -163,43 +260,7 @@ def digest_graph(root: object, who: str, describe: Callable[[object], ValueNode]
     Raises:
         Unfingerprintable: something in it has no recipe; `who` opens the message.
     """
-    return encode(root) if is_scalar(root) else lay_out(root, who, describe).digest()
-
-
-def lay_out(root: object, who: str, describe: Callable[[object], ValueNode]) -> ValueGraph:
-    """A value and all that it is made of, each as `describe` says; to be digested once.
-
-    Raises:
-        Unfingerprintable: something in it has no recipe; `who` opens the message.
-    """
-    if is_scalar(root):
-        return ValueGraph((), frozenset([root] if isinstance(root, str) else []), root)
-    values: list[object] = [root]
-    parents: list[tuple[int, str]] = [(-1, who)]
-    numbers = {_identity(root): 0}
-    texts: set[str] = set()
-    nodes: list[ValueNode] = []
-    for number, value in enumerate(values):  # grows as it goes
-        try:
-            node = describe(value)
-        except NoRecipe as error:
-            raise Unfingerprintable(_refusal(parents, number, error)) from error.__cause__
-        for part in node.parts:
-            if isinstance(part, bytes):
-                node.links.append(part)
-            elif is_scalar(part.value):
-                if isinstance(part.value, str):
-                    texts.add(part.value)
-                node.links.append(encode(part.value))
-            else:
-                child = numbers.setdefault(_identity(part.value), len(values))
-                if child == len(values):
-                    values.append(part.value)  # which also keeps it alive, so that its id is not used again
-                    parents.append((number, part.label))
-                node.links.append(child)
-        texts.update(node.texts)
-        nodes.append(node)
-    return ValueGraph(nodes, frozenset(texts))
+    return ValueGraph(root, who, describe).digest()
 
 
 class SameValue:
@@ -210,7 +271,7 @@ def _identity(value: object) -> object:
     return value if isinstance(value, SameValue) else id(value)
 
 
-def _refusal(parents: Sequence[tuple[int, str]], number: int, error: NoRecipe) -> str:
+def _refusal(parents: Mapping[int, tuple[int, str]], number: int, error: NoRecipe) -> str:
     way = []
     while number >= 0:
         number, label = parents[number]

@@ -27,7 +27,7 @@ from spanwise.orchestrator import durable
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.bindings import Bindings, noticed_bindings
 from spanwise.orchestrator.code_digest import PYTHON, annotation_text, names_file, outside_key
-from spanwise.orchestrator.digest import digest, digest_graph, encode_text, frame, hash_parts, lay_out, new_hash
+from spanwise.orchestrator.digest import ValueGraph, digest, digest_graph, encode_text, frame, hash_parts, new_hash
 from spanwise.orchestrator.errors import Unfingerprintable
 from spanwise.orchestrator.value_digest import describe, describe_record
 
@@ -120,7 +120,7 @@ def of_parameters(
     by name to a function among the parameters, or read its own.
     """
     given, found = (
-        {name: lay_out(value, f"parameter {name!r} of {who}", recipe) for name, value in values.items()}
+        {name: ValueGraph(value, f"parameter {name!r} of {who}", recipe) for name, value in values.items()}
         for values, recipe in ((parameters, describe), (prepared, describe_record))
     )
     noticed = outside_key.get()
@@ -128,7 +128,7 @@ def of_parameters(
         noticed.files.update(text for graph in given.values() for text in graph.texts if names_file(text))
     texts: set[str] = set()
     if any(graph.has_names for graph in given.values()):
-        texts.update(lay_out(cls, f"class {cls.__qualname__!r}", describe).texts)
+        texts.update(ValueGraph(cls, f"class {cls.__qualname__!r}", describe).texts)
         texts.update(*(graph.texts for graph in given.values()))
     return {name: hash_parts("value", [graph.digest(texts)]).hex() for name, graph in {**given, **found}.items()}
 

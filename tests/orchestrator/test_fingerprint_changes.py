@@ -68,6 +68,26 @@ CODE = {
     "a seed at the top of the module": "np.random.seed(N)\ndef g(x): return x",
     "a setting at the top of the module": "decimal.getcontext().prec = N\ndef g(x): return decimal.Decimal(x) / 3",
     "a variable that the module sets": "import os\nos.environ['TZ'] = 'N'\ndef g(x): return dt.datetime.now()",
+    "a seed by its name": "SEED = N\nnp.random.seed(SEED)\ndef g(x): return x",
+    "a seed in an object": "class C:\n    def __init__(self): self.seed = N\nconfig = C()\nnp.random.seed(config.seed)\ndef g(x): return x",
+    "options by their name": "options = {'precision': N + 5}\nnp.set_printoptions(**options)\ndef g(x): return str(x)",
+    "a variable by its name": "import os\nzone = 'N'\nos.environ['TZ'] = zone\ndef g(x): return dt.datetime.now()",
+    "a function given to a library": "def mean(x): return N\nstring.mean = mean\ndef g(x): return string.mean(x)",
+    "a function given to a library by setattr": "def mean(x): return N\nsetattr(string, 'mean', mean)\ndef g(x): return string.mean(x)",
+    "a class that is registered in a library": "@pd.api.extensions.register_dataframe_accessor('ours')\nclass A:\n    def __init__(self, d): self.n = N\ndef g(x): return x.ours.n",
+    "a call of a function that seeds": "def seed_all(n): np.random.seed(n)\nseed_all(N)\ndef g(x): return x",
+    "a function that seeds": "def seed_all(n): np.random.seed(n + N)\nseed_all(5)\ndef g(x): return x",
+    "a function whose callee seeds": "def inner(n): np.random.seed(n)\ndef seed_all(n): inner(n)\nseed_all(N)\ndef g(x): return x",
+    "a function that imports what it seeds": "def seed_all(n):\n    import random\n    random.seed(n)\nseed_all(N)\ndef g(x): return x",
+    "a method that seeds": "class C:\n    def __init__(self, n): self.n = n\n    def seed(self): np.random.seed(self.n)\nconfig = C(N)\nconfig.seed()\ndef g(x): return x",
+    "a seed under a condition": "if len('a'):\n    np.random.seed(N)\ndef g(x): return x",
+    "the condition of a seed": "FAST = N > 1\nif FAST:\n    np.random.seed(5)\ndef g(x): return x",
+    "a seed in a try": "try:\n    np.random.seed(N)\nexcept ImportError:\n    pass\ndef g(x): return x",
+    "a setting in a loop": "for name, value in {'prec': N + 5}.items():\n    setattr(decimal.getcontext(), name, value)\ndef g(x): return decimal.Decimal(x) / 3",
+    "a setting within with": "with contextlib.suppress(ValueError):\n    decimal.getcontext().prec = N + 5\ndef g(x): return decimal.Decimal(x) / 3",
+    "a setting that is raised": "decimal.getcontext().prec += N\ndef g(x): return decimal.Decimal(x) / 3",
+    "a seed whose result is dropped": "_ = np.random.seed(N)\ndef g(x): return x",
+    "a virtual subclass": "import abc\nclass A(abc.ABC): pass\nA.register([int, float][N])\ndef g(x): return isinstance(x, A)",
     "a docstring that is read": "def a(x):\n    'Sums up N.'\nA = [a]\ndef g(x): return [h.__doc__ for h in A]",
     "a docstring of a class that is read": "class A:\n    'Sums up N.'\ndef g(x): return A.__doc__",
     "a library's function": "def g(x): return [math.sin, math.cos][N](x)",
@@ -236,6 +256,34 @@ WAYS = {
 }
 
 
+#: what a module changes in another one of the user's, which the function imports as it runs
+CHANGES_ELSEWHERE = {
+    f"{what} of another module": (
+        "DEPTH = 5\noptions = {}\ndef configure(n):\n    global DEPTH\n    DEPTH = n\ndef fit(): return DEPTH",
+        f"import helper\n{change}\ndef f(x):\n    from helper import fit\n    return fit()",
+    )
+    for what, change in {
+        "a constant": "helper.DEPTH = N",
+        "an option": "helper.options['depth'] = N",
+        "an option by its name": "from helper import options\noptions.update(depth=N)",
+        "what a function sets": "helper.configure(N)",
+        "a function": "def mine(): return N\nhelper.fit = mine",
+    }.items()
+}
+
+#: what changes nothing for the function `g`
+UNRELATED = {
+    "a function that is registered": "REGISTRY = []\ndef register(f): REGISTRY.append(f)\ndef h(x): return N\nregister(h)\ndef g(x): return x",
+    "a function that a decorator registers": "REGISTRY = {}\ndef register(f):\n    REGISTRY[f.__name__] = np.vectorize(f)\n    return f\n@register\ndef h(x): return N\ndef g(x): return x",
+    "how much is logged": "import logging\nLEVEL = N\ndef configure(): logging.getLogger('a').setLevel(LEVEL)\nconfigure()\nlogging.getLogger('b').setLevel(LEVEL)\ndef g(x): return x",
+    "what a script does": "if __name__ == '__main__':\n    np.random.seed(N)\ndef g(x): return x",
+    "what is shown": "print('N', end='')\ndef g(x): return x",
+    "a value that is computed": "A = np.array([N])\nB = A.sum()\ndef g(x): return x",
+    "an unused function that seeds": "def h(): np.random.seed(N)\ndef g(x): return x",
+    "what is done in a loop": "TOTAL = types.SimpleNamespace(a=0)\nfor each in range(2):\n    TOTAL.a += N\ndef g(x): return x",
+}
+
+
 def changed(text: str, number: int) -> str:
     """The text with one number or the other for N; `[a, b][N]` is one of two things."""
     text = text.replace("[+, -][N]", "+-"[number - 1]).replace("[N]", f"[{number - 1}]")
@@ -289,15 +337,46 @@ GENERATED = {
         for way, project in WAYS.items()
         for what in ("a constant", "a callee", "a closure")
     },
+    **CHANGES_ELSEWHERE,
 }
 
 
+@pytest.mark.parametrize("what", UNRELATED)
+def test_what_a_module_does_besides_leaves_the_fingerprint(what, fingerprint):
+    """What a module does when it is imported counts only where it can change what the function gives."""
+    one, other = (fingerprint(changed(UNRELATED[what], number), WAYS["its own name"]) for number in (1, 2))
+
+    assert one == other
+
+
+def test_a_setting_without_content_does_not_refuse_the_function(fingerprint):
+    """What a module sets in libraries may hold a lock: then its class stands for it."""
+    assert fingerprint("import threading\nstring.lock = threading.Lock()\ndef g(x): return x", WAYS["a list"])
+    assert fingerprint("import threading\nL = [threading.Lock()]\nstring.lock = L\ndef g(x): return x", WAYS["a list"])
+
+
+def test_what_is_still_running_has_set_nothing(fingerprint):
+    """A script whose `main` asks for a digest is not digested with all that `main` does."""
+    script = (
+        "from spanwise.orchestrator.fingerprint import of_function\n"
+        "def g(x): return x\n"
+        "def main(): found.append(of_function(g)), np.random.rand(N)\n"
+        "found = []\nmain()\n"
+    )
+    project = "import helper\nf = dict.fromkeys(helper.found).get"
+
+    one, other = (fingerprint(changed(script, number), project) for number in (1, 2))
+
+    assert one == other
+
+
+@pytest.mark.filterwarnings("ignore:registration of accessor:UserWarning")
 @pytest.mark.filterwarnings("ignore::polars.exceptions.PolarsInefficientMapWarning")
 def test_each_change_gives_another_fingerprint_or_is_refused(fingerprint):
     """Nothing that can change a result is passed over: code, values, and the ways to come to them."""
     missed, unstable, refused = [], [], []
     for what, (helper, project) in GENERATED.items():
-        one, other, again = (fingerprint(changed(helper, number), project) for number in (1, 2, 1))
+        one, other, again = (fingerprint(changed(helper, n), changed(project, n)) for n in (1, 2, 1))
         if one is None:
             refused.append(what)
         elif one == other:
