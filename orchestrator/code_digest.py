@@ -82,6 +82,27 @@ class ModuleSettings(SameValue):
 
 
 @dataclass(frozen=True)
+class Annotations(SameValue):
+    """What the arguments of a function, or the attributes of a class, are annotated with."""
+
+    of: types.FunctionType | type
+
+
+@dataclass(frozen=True)
+class SourceText(SameValue):
+    """A function or class as it is written."""
+
+    of: types.FunctionType | type
+
+
+@dataclass(frozen=True)
+class Subclasses(SameValue):
+    """The classes that are made from a class."""
+
+    of: type
+
+
+@dataclass(frozen=True)
 class Distribution(SameValue):
     """Where a module comes from that is not the user's."""
 
@@ -98,6 +119,12 @@ def describe_code(value: object) -> ValueNode | None:  # noqa: C901, PLR0911, PL
         return _source(value)
     if isinstance(value, ModuleSettings):
         return _module_settings(value.names)
+    if isinstance(value, Annotations):
+        return _annotations(value.of)
+    if isinstance(value, SourceText):
+        return ValueNode("text", [encode_text(_source_text(value.of))])
+    if isinstance(value, Subclasses):
+        return ValueNode("subclasses", [ValueChild("a subclass", each) for each in _subclasses(value.of)])
     if isinstance(value, Distribution):
         return ValueNode("distribution", [encode_text(value.name), encode_text(value.version)])
     if isinstance(value, types.FunctionType):
@@ -199,7 +226,7 @@ def _function(function: types.FunctionType) -> ValueNode:
     if distribution is None:
         code = ValueChild("", CodeScope(function.__code__, names, _package(names)))
         parts = [code, *surroundings, *attribute_children(vars(function)), *_settings(names)]
-        return ValueNode("function", parts, named=_named(function.__qualname__, function.__doc__))
+        return ValueNode("function", parts, named=_named(function, function.__qualname__))
     if _is_public(function) or not surroundings:
         return describe_by_name("function", function, function.__qualname__)
     if names.get("__name__") == "functools" and hasattr(function, "registry"):  # it closes over a cache
@@ -209,12 +236,71 @@ def _function(function: types.FunctionType) -> ValueNode:
     return ValueNode("closure", [name, ValueChild("", distribution), *surroundings])
 
 
-# Attributes of functions and classes that most code does not read.
-_READ = frozenset({"__name__", "__qualname__", "__doc__"})
+# What most code does not read of functions and classes, by the names with which it reads it.
+_READ = {
+    **{name: (name,) for name in ("__name__", "__qualname__", "__doc__", "__annotations__", "__code__")},
+    **{name: (name,) for name in ("__subclasses__", "__signature__")},
+    "getdoc": ("__doc__",),
+    **dict.fromkeys(("getsource", "getsourcelines"), ("getsource",)),
+    **dict.fromkeys(("get_type_hints", "get_annotations"), ("__annotations__",)),
+    **dict.fromkeys(("signature", "getfullargspec"), ("__signature__", "__annotations__")),
+}
 
 
-def _named(name: str, doc: str | None) -> dict[str, str]:
-    return {"__name__": name, "__qualname__": name, "__doc__": doc or ""}
+def _named(value: types.FunctionType | type, name: str) -> dict[str, str | ValueChild]:
+    named: dict[str, str | ValueChild] = {
+        "__name__": name,
+        "__qualname__": name,
+        "__doc__": value.__doc__ or "",
+        "__annotations__": ValueChild("its annotations", Annotations(value)),
+        "getsource": ValueChild("its source", SourceText(value)),
+    }
+    if isinstance(value, types.FunctionType):
+        code = value.__code__
+        count = code.co_argcount + code.co_kwonlyargcount
+        named["__signature__"] = " ".join(code.co_varnames[:count])
+        named["__code__"] = " ".join((code.co_name, *code.co_varnames))
+    else:
+        named["__subclasses__"] = ValueChild("its subclasses", Subclasses(value))
+    return named
+
+
+def _annotations(of: types.FunctionType | type) -> ValueNode:
+    """By their texts, and by what the types in them do as far as that is known."""
+    names = of.__globals__ if isinstance(of, types.FunctionType) else vars(sys.modules.get(of.__module__, types))
+    parts: list[bytes | ValueChild] = []
+    for name, note in _notes(of).items():
+        parts.append(encode_text(f"{name}: {annotation_text(note)}"))
+        meant = [names[word] for word in _WORD.findall(note) if word in names] if isinstance(note, str) else [note]
+        parts += [ValueChild(f"the annotation of {name!r}", each, is_needed=False) for each in meant]
+    return ValueNode("annotations", parts)
+
+
+def _notes(of: types.FunctionType | type) -> dict[str, object]:
+    """The annotations of a function, or of a class itself."""
+    notes: dict[str, object] = vars(of).get("__annotations__", {}) if isinstance(of, type) else of.__annotations__
+    return notes
+
+
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+def _source_text(of: types.FunctionType | type) -> str:
+    try:
+        return inspect.getsource(of)
+    except (OSError, TypeError):  # made from a text; then whoever reads it fails too
+        return ""
+
+
+def _subclasses(cls: type) -> list[type]:
+    """Without those of a module that was loaded again since."""
+    found: list[type] = []
+    subclasses: list[type] = cls.__subclasses__()
+    for each in subclasses:
+        named = user_code.look_up(sys.modules.get(each.__module__, types), each.__qualname__)
+        if named is each or not isinstance(named, type):
+            found.append(each)
+    return found
 
 
 def _settings(names: Mapping[str, object]) -> list[bytes | ValueChild]:
@@ -402,9 +488,17 @@ def _class(cls: type) -> ValueNode:
     for name, described in getattr(cls, "__dataclass_fields__", {}).items():
         if described.metadata:
             parts.append(ValueChild(f"metadata of {name!r}", (name, dict(described.metadata))))
-    notes = vars(cls).get("__annotations__", {})
-    parts += [encode_text(f"{name}: {annotation_text(notes[name])}") for name in sorted(notes)]
-    return ValueNode("class", parts + attribute_children(space), named=_named("", cls.__doc__))
+    return ValueNode("class", [*parts, *_fields_by_notes(cls), *attribute_children(space)], named=_named(cls, ""))
+
+
+def _fields_by_notes(cls: type) -> list[bytes | ValueChild]:
+    """What a class annotates, by its text, and by the objects in it that have none."""
+    parts: list[bytes | ValueChild] = []
+    for name, note in sorted(_notes(cls).items()):
+        parts.append(encode_text(f"{name}: {annotation_text(note)}"))
+        if not isinstance(note, str) and annotation_text(note) != repr(note):
+            parts.append(ValueChild(f"the annotation of {name!r}", note, is_needed=False))
+    return parts
 
 
 def _is_slot(value: object) -> bool:
@@ -501,8 +595,15 @@ def _code(scope: CodeScope) -> ValueNode:
     stream += [encode_text(f"{at} {name}") for at, name in enumerate(code.co_varnames) if name in marked]
     keywords = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
     parts = [frame(b"y", b"".join(stream)), *constants, *_surroundings(scope, operations)]
-    read = [name for op, _, name, _ in operations if name in _READ and op in user_code.ATTRIBUTES]
-    return ValueNode("code", parts, arguments=keywords, texts=read, named=_named(code.co_qualname, None))
+    named = {"__name__": code.co_qualname, "__qualname__": code.co_qualname}
+    return ValueNode("code", parts, arguments=keywords, texts=list(_read(operations)), named=named)
+
+
+def _read(operations: list[Operation]) -> Iterator[str]:
+    """What code reads of functions and classes: by an attribute, `__doc__`, or by a function, `getdoc`."""
+    for op, _, name, _ in operations:
+        if name in _READ and (op in user_code.ATTRIBUTES or not name.startswith("__")):
+            yield from _READ[name]
 
 
 def _operations(code: types.CodeType) -> list[Operation]:

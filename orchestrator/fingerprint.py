@@ -2,8 +2,9 @@
 
 A fingerprint is a tagged BLAKE2b digest. Values count by content; code counts by its bytecode and by everything that
 bytecode names, as far as that is the user's; libraries count by distribution and version, so nothing is imported to be
-fingerprinted. Renaming things locally, comments, docstrings, annotations and line numbers do not count. The recipe
-for each kind of value is in `value_digest`, for code in `code_digest`, and how they become one digest in `digest`.
+fingerprinted. Renaming things locally and line numbers do not count; comments, docstrings, annotations of functions,
+and the subclasses of a class only where the code reached reads such. The recipe for each kind of value is in
+`value_digest`, for code in `code_digest`, and how they become one digest in `digest`.
 
 Where code comes to globals by texts (`globals()`, `eval`, `getattr(module, text)`), the whole source of the module
 counts, and so does what pandas reads by a text such as "fare > @limit". What no recipe can see: modules imported by
@@ -83,10 +84,10 @@ def of_function(function: Callable[..., object], *, who: str | None = None) -> s
     """The digest of a callable: its code, defaults, closure, and, recursively, each global that the code names.
 
     Functions of the project count by their own code, libraries by distribution and version, the standard library by
-    the version of Python (which is always part of it, since bytecode changes with it). A function's own name and
-    docstring count only where the code reached reads such (`__name__`, `__doc__`), and an argument's name only where a
-    string or keyword of that name can be met in it: a rename is free, while swapping the names of arguments that are
-    passed by keyword is not.
+    the version of Python (which is always part of it, since bytecode changes with it). A function's own name,
+    docstring and annotations count only where the code reached reads such (`__name__`, `getdoc`, `signature`), and an
+    argument's name only where a string or keyword of that name can be met in it: a rename is free, while swapping the
+    names of arguments that are passed by keyword is not.
 
     Raises:
         Unfingerprintable: it depends on a lock, an open file or the like; the message says by which way.

@@ -90,6 +90,19 @@ CODE = {
     "a virtual subclass": "import abc\nclass A(abc.ABC): pass\nA.register([int, float][N])\ndef g(x): return isinstance(x, A)",
     "a docstring that is read": "def a(x):\n    'Sums up N.'\nA = [a]\ndef g(x): return [h.__doc__ for h in A]",
     "a docstring of a class that is read": "class A:\n    'Sums up N.'\ndef g(x): return A.__doc__",
+    "a docstring by a library": "import inspect\ndef a(x):\n    'Sums up N.'\ndef g(x): return inspect.getdoc(a)",
+    "a comment that is read": "import inspect\ndef a(x):\n    # Sums up N.\n    return x\ndef g(x): return inspect.getsource(a)",
+    "a subclass": "class A: pass\nclass B(A):\n    n = N\ndef g(x): return [each.n for each in A.__subclasses__()]",
+    "a subclass of a subclass": "class A:\n    @classmethod\n    def all(cls): return [c for each in cls.__subclasses__() for c in (each, *each.all())]\nclass B(A): pass\nclass C(B):\n    n = N\ndef g(x): return A.all()",
+    "the name of a subclass": "class A: pass\nclass BN(A): pass\ndef g(x): return [each.__name__ for each in A.__subclasses__()]",
+    "an annotation that is read": "def a(x: [int, float][N]): return x\nA = [a]\ndef g(x): return [h.__annotations__['x'](x) for h in A]",
+    "an annotation of the result": "def a(x) -> [int, float][N]: return x\ndef g(x): return typing.get_type_hints(a)",
+    "a type in an annotation": "class T:\n    n = N\ndef a(x: T): return x\ndef g(x):\n    from inspect import signature\n    return signature(a)",
+    "a type in an annotation in a text": "class T:\n    n = N\ndef a(x: 'list[T]'): return x\ndef g(x): return typing.get_type_hints(a)",
+    "an object in an annotation": "class T:\n    def __init__(self, n): self.n = n\nclass A:\n    a: typing.Annotated[int, T(N)]\ndef g(x): return A",
+    "a type in a class's annotation": "class T:\n    n = N\nclass A:\n    a: T\ndef g(x): return typing.get_type_hints(A)['a'].n",
+    "an argument's name that is read": "import inspect\ndef a(cN): return 5\ndef g(x): return [x[name] for name in inspect.signature(a).parameters]",
+    "a name in code that is read": "def a(x):\n    bN = x\n    return bN\ndef g(x): return a.__code__.co_varnames",
     "a library's function": "def g(x): return [math.sin, math.cos][N](x)",
     "a builtin": "g = [len, sum][N]",
     "a ufunc of NumPy's": "U = [np.add, np.subtract][N]\ndef g(x): return U(x, 1)",
@@ -280,6 +293,10 @@ UNRELATED = {
     "what is shown": "print('N', end='')\ndef g(x): return x",
     "a value that is computed": "A = np.array([N])\nB = A.sum()\ndef g(x): return x",
     "an unused function that seeds": "def h(): np.random.seed(N)\ndef g(x): return x",
+    "a subclass of what nobody asks for subclasses": "class A: pass\nclass B(A):\n    n = N\ndef g(x): return A",
+    "an annotation that nobody reads": "def a(x: [int, float][N]) -> [int, float][N]: return x\ndef g(x): return a(x)",
+    "a type in such an annotation": "class T:\n    n = N\ndef a(x: T): return x\ndef g(x): return a(x)",
+    "a comment": "def a(x):\n    # Sums up N.\n    return x\ndef g(x): return a(x)",
     "what is done in a loop": "TOTAL = types.SimpleNamespace(a=0)\nfor each in range(2):\n    TOTAL.a += N\ndef g(x): return x",
 }
 
@@ -353,6 +370,28 @@ def test_a_setting_without_content_does_not_refuse_the_function(fingerprint):
     """What a module sets in libraries may hold a lock: then its class stands for it."""
     assert fingerprint("import threading\nstring.lock = threading.Lock()\ndef g(x): return x", WAYS["a list"])
     assert fingerprint("import threading\nL = [threading.Lock()]\nstring.lock = L\ndef g(x): return x", WAYS["a list"])
+
+
+def test_an_annotation_without_content_does_not_refuse_the_function(fingerprint):
+    """What is read of annotations may be a lock: then its class stands for it."""
+    text = "import threading\ndef a(x: threading.Lock()): return x\ndef g(x): return a.__annotations__"
+
+    assert fingerprint(text, WAYS["a list"])
+
+
+def test_a_class_of_a_module_that_was_loaded_again_is_no_subclass(fingerprint, monkeypatch):
+    """A daemon loads a pipeline file again after an edit, while the module with the base stays as it was."""
+    monkeypatch.setitem(sys.modules, "base", types.ModuleType("base"))
+    exec("class A: pass", vars(sys.modules["base"]))
+    helper = "from base import A\nclass B(A):\n    n = N\ndef g(x): return A.__subclasses__()"
+
+    first = fingerprint(changed(helper, 1), WAYS["a list"])
+    kept = sys.modules["helper"]
+    other = fingerprint(changed(helper, 2), WAYS["a list"])
+
+    assert first != other
+    assert fingerprint(changed(helper, 1), WAYS["a list"]) == first
+    assert kept.B in sys.modules["base"].A.__subclasses__()
 
 
 def test_what_is_still_running_has_set_nothing(fingerprint):
