@@ -673,8 +673,9 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
 
 
 _NAME_IN_TEXT = re.compile(r"@([^\W\d]\w*)")
-# Builtins by which code comes to globals whose names are in a text.
+# Builtins and attributes by which code comes to globals whose names are in a text.
 _BY_TEXT = frozenset({"globals", "eval", "exec"})
+_GLOBALS = frozenset({"__globals__", "f_globals"})
 
 
 def _names_in_texts(code: types.CodeType) -> set[str]:
@@ -689,9 +690,14 @@ def _named_in_texts(scope: CodeScope) -> dict[str, object]:
 
 def _looked_up_by_text(scope: CodeScope, operations: list[Operation]) -> Iterator[SourceFile]:
     """The module of code that looks up globals by texts: any of it may be meant."""
-    file = (scope.names or {}).get("__file__")
-    if isinstance(file, str) and any(name in _BY_TEXT and op == user_code.GLOBAL for op, _, name, _ in operations):
+    file, reads_modules = (scope.names or {}).get("__file__"), {"sys", "modules"} <= set(scope.code.co_names)
+    if isinstance(file, str) and (reads_modules or any(map(_looks_up_by_text, operations))):
         yield SourceFile(file, scope.package, _loaded(scope.names or {}))
+
+
+def _looks_up_by_text(operation: Operation) -> bool:
+    op, _, name, _ = operation
+    return (name in _BY_TEXT and op == user_code.GLOBAL) or (name in _GLOBALS and op in user_code.ATTRIBUTES)
 
 
 def _report_dynamic_import(use: NameUse | Import, scope: CodeScope) -> None:
