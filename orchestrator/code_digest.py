@@ -591,12 +591,18 @@ def _code(scope: CodeScope) -> ValueNode:
             constants.append(_constant(code.co_consts[number], scope))
         else:
             stream.append(op.to_bytes(2, "little") + number.to_bytes(4, "little"))
-    marked = _names_in_texts(code)
-    stream += [encode_text(f"{at} {name}") for at, name in enumerate(code.co_varnames) if name in marked]
+    reads_rules = not _READ_RULES.isdisjoint(code.co_names)
     keywords = code.co_varnames[code.co_posonlyargcount : code.co_argcount + code.co_kwonlyargcount]
     parts = [frame(b"y", b"".join(stream)), *constants, *_surroundings(scope, operations)]
     named = {"__name__": code.co_qualname, "__qualname__": code.co_qualname}
-    return ValueNode("code", parts, arguments=keywords, texts=list(_read(operations)), named=named)
+    node = ValueNode("code", parts, arguments=keywords, texts=list(_read(operations)), named=named)
+    if reads_rules:
+        node.arguments, node.variables = code.co_varnames, scope.names
+    return node
+
+
+# What reads a rule, `fare > @limit`, or a query, `select * from rides`, of which the names are those of variables.
+_READ_RULES = frozenset({"query", "eval", "sql", "execute"})
 
 
 def _read(operations: list[Operation]) -> Iterator[str]:
@@ -648,7 +654,7 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
     bindings = noticed_bindings.get()
     if bindings is not None:
         bindings.notice_assignments(scope.code, operations)
-    values = _named_in_texts(scope)
+    values: dict[str, object] = {}
     modules: dict[SourceFile | Distribution, None] = dict.fromkeys(_looked_up_by_text(scope, operations))
     for use in user_code.uses(scope.code, operations):
         _report_dynamic_import(use, scope)
@@ -672,20 +678,9 @@ def _surroundings(scope: CodeScope, operations: list[Operation]) -> list[bytes |
     return parts + [ValueChild("an import", module) for module in modules]
 
 
-_NAME_IN_TEXT = re.compile(r"@([^\W\d]\w*)")
 # Builtins and attributes by which code comes to globals whose names are in a text.
 _BY_TEXT = frozenset({"globals", "eval", "exec"})
 _GLOBALS = frozenset({"__globals__", "f_globals"})
-
-
-def _names_in_texts(code: types.CodeType) -> set[str]:
-    """The names that texts mark as those of variables, as in `rides.query("fare > @limit")` of pandas."""
-    return {name for text in code.co_consts if isinstance(text, str) for name in _NAME_IN_TEXT.findall(text)}
-
-
-def _named_in_texts(scope: CodeScope) -> dict[str, object]:
-    names = scope.names or {}
-    return {f"@{name}": names[name] for name in _names_in_texts(scope.code) if name in names}
 
 
 def _looked_up_by_text(scope: CodeScope, operations: list[Operation]) -> Iterator[SourceFile]:

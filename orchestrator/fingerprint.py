@@ -7,9 +7,9 @@ and the subclasses of a class only where the code reached reads such. The recipe
 `value_digest`, for code in `code_digest`, and how they become one digest in `digest`.
 
 Where code comes to globals by texts (`globals()`, `eval`, `sys.modules[__name__]`), the whole source of the module
-counts, and so does what pandas reads by a text such as "fare > @limit". What no recipe can see: modules imported by
-names computed at run time, files and services that a function reads by itself, and the environment. A global that a
-function changes as it runs counts with the content it has now.
+counts, and so does what pandas or SQL read by a text such as "fare > @limit", wherever that is. What no recipe can
+see: modules imported by names computed at run time, files and services that a function reads by itself, and the
+environment. A global that a function changes as it runs counts with the content it has now.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Fixed(Resolver):
         self.refuse(history, found)
         return [s.chosen for s in found if s.chosen is not None]
 
-    def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:  # noqa: ARG002  they say it all
+    def refuse(self, history: History, found: Sequence[WindowSpan]) -> None:
         """Refuses a range with a gap, and an empty one.
 
         Raises:
