@@ -239,12 +239,18 @@ def _function(function: types.FunctionType) -> ValueNode:
 # What most code does not read of functions and classes, by the names with which it reads it.
 _READ = {
     **{name: (name,) for name in ("__name__", "__qualname__", "__doc__", "__annotations__", "__code__")},
-    **{name: (name,) for name in ("__subclasses__", "__signature__")},
+    **{name: (name,) for name in ("__subclasses__", "__signature__", "__dict__")},
+    "vars": ("__dict__",),
     "getdoc": ("__doc__",),
     **dict.fromkeys(("getsource", "getsourcelines"), ("getsource",)),
     **dict.fromkeys(("get_type_hints", "get_annotations"), ("__annotations__",)),
     **dict.fromkeys(("signature", "getfullargspec"), ("__signature__", "__annotations__")),
 }
+
+
+def order_of(state: Mapping[str, object]) -> dict[str, str]:
+    """The order of attributes, which counts where code reads all of them at once."""
+    return {"__dict__": " ".join(state)}
 
 
 def _named(value: types.FunctionType | type, name: str) -> dict[str, str | ValueChild]:
@@ -488,13 +494,17 @@ def _class(cls: type) -> ValueNode:
     for name, described in getattr(cls, "__dataclass_fields__", {}).items():
         if described.metadata:
             parts.append(ValueChild(f"metadata of {name!r}", (name, dict(described.metadata))))
-    return ValueNode("class", [*parts, *_fields_by_notes(cls), *attribute_children(space)], named=_named(cls, ""))
+    return ValueNode(
+        "class",
+        [*parts, *_fields_by_notes(cls), *attribute_children(space)],
+        named={**_named(cls, ""), **order_of(space)},
+    )
 
 
 def _fields_by_notes(cls: type) -> list[bytes | ValueChild]:
-    """What a class annotates, by its text, and by the objects in it that have none."""
+    """What a class annotates, in its order, by its text, and by the objects in it that have none."""
     parts: list[bytes | ValueChild] = []
-    for name, note in sorted(_notes(cls).items()):
+    for name, note in _notes(cls).items():
         parts.append(encode_text(f"{name}: {annotation_text(note)}"))
         if not isinstance(note, str) and annotation_text(note) != repr(note):
             parts.append(ValueChild(f"the annotation of {name!r}", note, is_needed=False))
@@ -530,16 +540,16 @@ _UNUSED = frozenset({"title", "field_title_generator", "description", "examples"
 
 
 def _fields(model: type) -> list[bytes | ValueChild]:
-    """The fields of a pydantic model or dataclass, with the types that check them, and what its decorators say."""
+    """The fields of a pydantic model or dataclass in their order, with the types that check them; its decorators."""
     parts: list[bytes | ValueChild] = []
-    for name, info in sorted(getattr(model, "__pydantic_fields__", {}).items()):
+    for name, info in getattr(model, "__pydantic_fields__", {}).items():
         settings = {
             each: getattr(info, each, None)
             for each in type(info).__slots__
             if not each.startswith("_") and each not in _UNUSED
         }
         parts += [encode_text(name), ValueChild(f"field {name!r}", settings)]
-    for name, private in sorted(getattr(model, "__private_attributes__", {}).items()):
+    for name, private in getattr(model, "__private_attributes__", {}).items():
         parts.append(ValueChild(f"default of {name!r}", (name, private.default_factory or private.default)))
     decorators = vars(model).get("__pydantic_decorators__")
     for kind in sorted(getattr(decorators, "__dataclass_fields__", {})):

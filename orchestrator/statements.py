@@ -21,7 +21,7 @@ class Statement:
     text: str  #: with what surrounds it, such as the condition under which it runs
     target: NameUse  #: what it calls or assigns to: `np.random.seed`
     uses: tuple[NameUse, ...]  #: the names that it takes values from, with those that it calls
-    is_call: bool  #: not an assignment
+    is_call: bool  #: whether the target is called, not changed from outside
     is_imported: bool  #: whether the target is of another module
     is_nested: bool  #: whether it is within `if`, `for`, `try` or the like
     is_definition: bool  #: whether it is a decorator that registers what is defined
@@ -64,7 +64,7 @@ def _find(
             is_definition = isinstance(statement, _Definition)
             shown: ast.AST = target if is_definition else statement
             uses = dict.fromkeys(use for each in (*around, shown) for use in _uses(each))
-            is_call = isinstance(target, ast.Call)
+            is_call = isinstance(target, ast.Call) and not _acts_on_argument(target)
             if not is_call:
                 uses.pop(root, None)
             if isinstance(statement, _Definition):
@@ -136,13 +136,14 @@ def _root(target: ast.expr) -> NameUse | None:
         elif isinstance(target, ast.Subscript):
             attributes, target = [], target.value
         elif isinstance(target, ast.Call):
-            is_changed = isinstance(target.func, ast.Name) and target.func.id in _OF_ARGUMENT and target.args
-            if is_changed or attributes:
-                attributes = []
-            target = target.args[0] if is_changed else target.func
+            attributes, target = [], target.args[0] if _acts_on_argument(target) else target.func
         else:
             return None
     return NameUse(target.id, tuple(attributes), is_global=True)
+
+
+def _acts_on_argument(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id in _OF_ARGUMENT and bool(call.args)
 
 
 def _uses(node: ast.AST) -> Iterator[NameUse]:

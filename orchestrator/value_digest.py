@@ -24,7 +24,7 @@ from datetime import date, datetime, time, timedelta
 from pathlib import PurePath
 from typing import Any
 
-from spanwise.orchestrator.code_digest import describe_by_name, describe_code, is_model
+from spanwise.orchestrator.code_digest import describe_by_name, describe_code, is_model, order_of
 from spanwise.orchestrator.digest import (
     NoRecipe,
     ValueChild,
@@ -248,7 +248,8 @@ def _describe_model(value: object) -> ValueNode | None:
     extra = getattr(value, "__pydantic_extra__", None)
     private = getattr(value, "__pydantic_private__", None)
     state = {**vars(value), " extra": extra, " private": private}  # no field has a blank in its name
-    return ValueNode("object", [ValueChild("its class", type(value)), *attribute_children(state)])
+    parts = [ValueChild("its class", type(value)), *attribute_children(state)]
+    return ValueNode("object", parts, named=order_of(state))
 
 
 def _instance(value: object) -> ValueNode:
@@ -265,7 +266,8 @@ def _instance(value: object) -> ValueNode:
     make, arguments, state, items, pairs = (*reduced, None, None, None, None)[:5]
     parts = [ValueChild("its maker", make), ValueChild("", arguments)]
     if type(state) is dict and all(isinstance(name, str) for name in state):
-        return ValueNode("object", [*parts, *attribute_children(state), *_contents(value, items, pairs)])
+        contents = [*attribute_children(state), *_contents(value, items, pairs)]
+        return ValueNode("object", [*parts, *contents], named=order_of(state))
     return ValueNode("object", [*parts, ValueChild("its state", state), *_contents(value, items, pairs)])
 
 
