@@ -441,12 +441,10 @@ _DESCRIPTORS = (
 )
 
 
-def _is_public(function: types.FunctionType) -> bool:
+def _is_public(value: types.FunctionType | type) -> bool:
     """Whether its module gives it out under its name, so that the version says all about it."""
-    found: object = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is function and _distribution_of(function.__module__) is not None
+    found = user_code.look_up(sys.modules.get(value.__module__, types), value.__qualname__)
+    return found is value and _distribution_of(value.__module__) is not None
 
 
 def _distribution_of(module: str) -> Distribution | None:
@@ -470,13 +468,16 @@ _OF_ENUMS = frozenset({"_missing_", "_generate_next_value_", "_boundary_"})
 
 
 def _class(cls: type) -> ValueNode:
-    if _distribution_of(cls.__module__) is not None:
+    made_by = _distribution_of(cls.__module__)
+    if made_by is not None and not _is_made_at_run_time(cls):
         return describe_by_name("class", cls, cls.__qualname__)
     space = {name: value for name, value in vars(cls).items() if name not in _NOT_CODE and not _is_slot(value)}
-    if (bindings := noticed_bindings.get()) is not None:
+    if made_by is not None:  # what it adds of its own is in no file of the user's
+        space = {name: value for name, value in space.items() if _is_own(value)}
+    elif (bindings := noticed_bindings.get()) is not None:
         for attribute in space:
             bindings.notice(cls, attribute)
-    parts: list[bytes | ValueChild] = [encode_text(cls.__qualname__)]
+    parts: list[bytes | ValueChild] = [encode_text(cls.__qualname__), *([ValueChild("", made_by)] if made_by else [])]
     parts += [ValueChild(f"base {base.__qualname__!r}", base) for base in cls.__bases__]
     if type(cls) is not type:
         parts.append(ValueChild("its metaclass", type(cls)))
@@ -496,9 +497,18 @@ def _class(cls: type) -> ValueNode:
             parts.append(ValueChild(f"metadata of {name!r}", (name, dict(described.metadata))))
     return ValueNode(
         "class",
-        [*parts, *_fields_by_notes(cls), *attribute_children(space)],
+        [*parts, *_fields_by_notes(cls), *attribute_children(space, are_needed=made_by is None)],
         named={**_named(cls, ""), **order_of(space)},
     )
+
+
+# A class that a program makes as it runs, unlike those that are part of Python or of a compiled module.
+_HEAP_TYPE = 1 << 9
+
+
+def _is_made_at_run_time(cls: type) -> bool:
+    """Whether it is not the class that its module has under this name: `make_dataclass` says that it is of `types`."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and not _is_public(cls)
 
 
 def _fields_by_notes(cls: type) -> list[bytes | ValueChild]:

@@ -121,11 +121,11 @@ def named_children(**values: object) -> list[bytes | ValueChild]:
     return [ValueChild(f"its {name}", value) for name, value in values.items()]
 
 
-def attribute_children(state: Mapping[str, object]) -> list[bytes | ValueChild]:
+def attribute_children(state: Mapping[str, object], *, are_needed: bool = True) -> list[bytes | ValueChild]:
     """Children with their names, whatever their order."""
     parts: list[bytes | ValueChild] = []
     for name in sorted(state):
-        parts += [encode_text(name), ValueChild(f"attribute {name!r}", state[name])]
+        parts += [encode_text(name), ValueChild(f"attribute {name!r}", state[name], are_needed)]
     return parts
 
 

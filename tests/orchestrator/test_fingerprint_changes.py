@@ -55,6 +55,19 @@ CODE = {
     "the order of a namespace": "a = types.SimpleNamespace(**[{'b': 1, 'c': 2}, {'c': 2, 'b': 1}][N])\ndef g(x): return vars(a)",
     "the order of a model's fields": "M = pydantic.create_model('M', **[{'a': (int, 5), 'b': (int, 5)}, {'b': (int, 5), 'a': (int, 5)}][N])\ndef g(x): return M",
     "the order of a typed dict": "D = typing.TypedDict('D', [{'a': int, 'b': int}, {'b': int, 'a': int}][N])\ndef g(x): return list(D.__annotations__)",
+    **{
+        f"{what} of {kind}": f"import abc\nclass I:\n    n = N\nA = {made}\ndef g(x): return A"
+        for kind, text in {
+            "a made dataclass": "dataclasses.make_dataclass('A', [('a', int, DEFAULT)], namespace={'m': METHOD})",
+            "a new class": "types.new_class('A', (), {}, lambda space: space.update(a=DEFAULT, m=METHOD))",
+            "a class by a metaclass": "abc.ABCMeta('A', (), {'a': DEFAULT, 'm': METHOD})",
+        }.items()
+        for what, made in {
+            "a default": text.replace("DEFAULT", "N").replace("METHOD", "5"),
+            "a method": text.replace("DEFAULT", "5").replace("METHOD", "lambda self: N"),
+            "an object": text.replace("DEFAULT", "5").replace("METHOD", "I()"),
+        }.items()
+    },
     "a metaclass": "class M(type):\n    def __len__(cls): return N\nclass A(metaclass=M): pass\ndef g(x): return len(A)",
     "a descriptor": "class D:\n    def __get__(self, o, t): return N\nclass A:\n    d = D()\ndef g(x): return A().d",
     "a class with slots": "class A:\n    __slots__ = ('n',)\n    def __init__(self): self.n = N\na = A()\ndef g(x): return a.n",
@@ -390,6 +403,13 @@ def test_a_setting_without_content_does_not_refuse_the_function(fingerprint):
     """What a module sets in libraries may hold a lock: then its class stands for it."""
     assert fingerprint("import threading\nstring.lock = threading.Lock()\ndef g(x): return x", WAYS["a list"])
     assert fingerprint("import threading\nL = [threading.Lock()]\nstring.lock = L\ndef g(x): return x", WAYS["a list"])
+
+
+def test_what_a_library_keeps_in_a_class_that_it_makes_does_not_refuse_the_function(fingerprint):
+    """A class may be made by a library, for itself, with a lock: then the lock's class stands for it."""
+    text = "import threading\nA = types.new_class('A', (), {}, lambda space: space.update(lock=threading.Lock()))"
+
+    assert fingerprint(f"{text}\ndef g(x): return A", WAYS["a list"])
 
 
 def test_an_annotation_without_content_does_not_refuse_the_function(fingerprint):
