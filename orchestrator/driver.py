@@ -105,7 +105,7 @@ def drive(
     prepared = dict(node.prepare(run, lambda key: history_of(store, run, node[key])))
     parameters = {
         **{n: encode_parameter(v) for n, v in node.parameters.items()},
-        **{n: encode_parameter(v, sort_keys=True) for n, v in prepared.items()},
+        **{n: encode_parameter(v) for n, v in prepared.items()},
     }
     said = _find_decided(node, run, store, inputs)
     key, why_not = _key(node, run, inputs, prepared, said)

@@ -30,7 +30,7 @@ from spanwise.orchestrator.bindings import Bindings, noticed_bindings
 from spanwise.orchestrator.code_digest import PYTHON, annotation_text, names_file, outside_key
 from spanwise.orchestrator.digest import ValueGraph, digest, digest_graph, encode_text, frame, hash_parts, new_hash
 from spanwise.orchestrator.errors import Unfingerprintable
-from spanwise.orchestrator.value_digest import describe, describe_record
+from spanwise.orchestrator.value_digest import describe
 
 __all__ = [
     "Bindings",
@@ -76,8 +76,9 @@ def noticing_bindings() -> Iterator[Bindings]:
 
 def of_artifact(artifact: Artifact) -> str:
     """What of an artifact can change a result: its kind, files and properties, but not its location."""
-    properties = digest_graph(artifact.properties, f"the properties of {artifact.name}", describe_record)
-    return digest("artifact", artifact.kind, artifact.content, hash_parts("value", [properties]).hex())
+    properties = dict(sorted(artifact.properties.items()))  # each in its own order, as code reads it
+    content = digest_graph(properties, f"the properties of {artifact.name}", describe)
+    return digest("artifact", artifact.kind, artifact.content, hash_parts("value", [content]).hex())
 
 
 def of_function(function: Callable[..., object], *, who: str | None = None) -> str:
@@ -116,13 +117,12 @@ def of_parameters(
 ) -> dict[str, str]:
     """The digest of each parameter of a component, and of each value that it prepared, as `of_value` gives it.
 
-    What was prepared may come from records, so its dicts have no order. What the names of functions and of their
-    arguments count for is decided by the component and all parameters together, since the component may pass arguments
-    by name to a function among the parameters, or read its own.
+    What the names of functions and of their arguments count for is decided by the component and all parameters
+    together, since the component may pass arguments by name to a function among the parameters, or read its own.
     """
     given, found = (
-        {name: ValueGraph(value, f"parameter {name!r} of {who}", recipe) for name, value in values.items()}
-        for values, recipe in ((parameters, describe), (prepared, describe_record))
+        {name: ValueGraph(value, f"parameter {name!r} of {who}", describe) for name, value in values.items()}
+        for values in (parameters, prepared)
     )
     noticed = outside_key.get()
     if noticed is not None and not prepared:  # otherwise it may have read them

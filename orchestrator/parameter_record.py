@@ -13,13 +13,13 @@ from types import NoneType
 from spanwise.orchestrator.code_digest import strip_addresses
 
 
-def encode_parameter(value: object, *, sort_keys: bool = False) -> str:
+def encode_parameter(value: object) -> str:
     """A parameter as JSON; functions and classes by name, dicts whose keys JSON would confuse as pairs.
 
-    As in the cache key, dicts are in their order; `sort_keys` is for what was read from a database, which has none.
+    As in the cache key, dicts are in their order.
     Nothing in it says where an object is in memory: equal parameters are equal text in every run.
     """
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), sort_keys=sort_keys)
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def is_same_parameter(one: str | None, other: str | None) -> bool:

@@ -48,21 +48,6 @@ def describe(value: object) -> ValueNode:
     return _describe_container(value) or describe_code(value) or _describe_plain(value) or _instance(value)
 
 
-def describe_record(value: object) -> ValueNode:
-    """As `describe`, of what was read from records, whose dicts come in any order.
-
-    Raises:
-        NoRecipe: its content cannot be known.
-    """
-    node = describe(value)
-    node.ordered &= not _is_mapping(value)
-    return node
-
-
-def _is_mapping(value: object) -> bool:
-    return type(value) in {dict, types.MappingProxyType}
-
-
 def _describe_container(value: object) -> ValueNode | None:
     kind = type(value)
     if isinstance(value, list | tuple) and kind in {list, tuple}:

@@ -387,8 +387,8 @@ def _is_refused(past: History, span: int) -> bool:
 
 
 def _in_order(previous: object, columns: object) -> object:
-    """The columns that were compared with, in the order of those that were published: a record sorts them by name."""
-    if not isinstance(previous, Mapping) or not isinstance(columns, Mapping):
+    """The columns that were compared with. Old records sorted them: those take the order of what was published."""
+    if not isinstance(previous, Mapping) or not isinstance(columns, Mapping) or list(previous) != sorted(previous):
         return previous
     return {name: previous[name] for name in dict.fromkeys([*columns, *previous]) if name in previous}
 

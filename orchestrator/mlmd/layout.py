@@ -335,6 +335,7 @@ def artifact_of(row: ArtifactRow, where: Places) -> Artifact:
         properties["split_names"] = decode(f"json:{facts['split_names']}")
     for name, kept in join(row.custom, row.custom).items():
         properties[name.removeprefix(_OWN)] = decode(kept)
+    properties = dict(sorted(properties.items()))  # a database returns them in any order, and code may go by it
     return Artifact(
         where.resolve(row.uri),
         id=row.id,
