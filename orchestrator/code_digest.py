@@ -346,15 +346,20 @@ def _acts_elsewhere(statement: Statement, names: Mapping[str, object]) -> bool:
     found = names.get(target.name)
     if _is_of_a_library(found):
         return statement.is_imported or not statement.is_nested
-    if statement.is_imported:
-        return not statement.is_definition and not _decides_nothing(found)
-    if not statement.is_call or target.name not in names:
-        return False
-    if isinstance(found, type):
-        return True
-    if target.attributes and not isinstance(found, types.FunctionType):
-        found = inspect.getattr_static(type(found), target.attributes[0], None)
-    return isinstance(found, types.FunctionType) and not _is_running(found) and _uses_a_library(found, set())
+    if statement.is_imported and not statement.is_definition:
+        return not _decides_nothing(found)
+    called = _called(found, target) if statement.is_call or statement.is_definition else None
+    if _is_of_a_library(called):
+        return isinstance(found, type)  # `register` of an abstract class: nothing shows what it keeps
+    return statement.is_call and called is not None and not _is_running(called) and _uses_a_library(called, set())
+
+
+def _called(found: object, target: NameUse) -> types.FunctionType | None:
+    """The function that a call of something of the module's, or of a method of it, calls."""
+    if isinstance(found, type) or target.attributes:
+        found = inspect.getattr_static(found, target.attributes[0] if target.attributes else "__init__", None)
+    found = getattr(found, "__func__", found)  # of a class method
+    return found if isinstance(found, types.FunctionType) else None
 
 
 def _is_running(function: types.FunctionType) -> bool:

@@ -260,7 +260,7 @@ def digest_graph(root: object, who: str, describe: Callable[[object], ValueNode]
     Raises:
         Unfingerprintable: something in it has no recipe; `who` opens the message.
     """
-    return ValueGraph(root, who, describe).digest()
+    return encode(root) if is_scalar(root) else ValueGraph(root, who, describe).digest()
 
 
 class SameValue:

@@ -118,6 +118,9 @@ CODE = {
     "a setting that is raised": "decimal.getcontext().prec += N\ndef g(x): return decimal.Decimal(x) / 3",
     "a seed whose result is dropped": "_ = np.random.seed(N)\ndef g(x): return x",
     "a virtual subclass": "import abc\nclass A(abc.ABC): pass\nA.register([int, float][N])\ndef g(x): return isinstance(x, A)",
+    "a virtual subclass by a decorator": "import abc\nclass A(abc.ABC): pass\n@A.register\nclass B:\n    n = N\ndef g(x): return isinstance(x, A)",
+    "an object that seeds as it is made": "class C:\n    def __init__(self, n): np.random.seed(n)\nC(N)\ndef g(x): return x",
+    "a class method that seeds": "class C:\n    @classmethod\n    def seed(cls, n): np.random.seed(n)\nC.seed(N)\ndef g(x): return x",
     "a docstring that is read": "def a(x):\n    'Sums up N.'\nA = [a]\ndef g(x): return [h.__doc__ for h in A]",
     "a docstring of a class that is read": "class A:\n    'Sums up N.'\ndef g(x): return A.__doc__",
     "a docstring by a library": "import inspect\ndef a(x):\n    'Sums up N.'\ndef g(x): return inspect.getdoc(a)",
@@ -317,6 +320,7 @@ CHANGES_ELSEWHERE = {
 #: what changes nothing for the function `g`
 UNRELATED = {
     "a function that is registered": "REGISTRY = []\ndef register(f): REGISTRY.append(f)\ndef h(x): return N\nregister(h)\ndef g(x): return x",
+    "a function that a class registers": "class R:\n    all = []\n    @classmethod\n    def register(cls, f):\n        cls.all.append(f)\n        return f\ndef h(x): return N\nR.register(h)\nR().register(h)\n@R.register\ndef i(x): return N\ndef g(x): return x",
     "a function that a decorator registers": "REGISTRY = {}\ndef register(f):\n    REGISTRY[f.__name__] = np.vectorize(f)\n    return f\n@register\ndef h(x): return N\ndef g(x): return x",
     "how much is logged": "import logging\nLEVEL = N\ndef configure(): logging.getLogger('a').setLevel(LEVEL)\nconfigure()\nlogging.getLogger('b').setLevel(LEVEL)\ndef g(x): return x",
     "what a script does": "if __name__ == '__main__':\n    np.random.seed(N)\ndef g(x): return x",
