@@ -8,10 +8,10 @@ asked to go beyond, until the consumer takes its state: from then on only what i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from spanwise.pipelines.input.op import State
+from spanwise.pipelines.input.op import UNOPENED, State
 
 KEY: Final = "commits"
 """In the state of a stream: under which name it is registered here."""
@@ -45,14 +45,7 @@ class PassCommits:
         self._streams: dict[str, CommittingStream] = {}
         self._restored = dict(restored or {})
         self._is_kept = bool(restored)
-        self._begun: dict[str, int] = {}  # by epoch
         self._next_s = 0.0
-
-    def name(self, epoch: str) -> str:
-        """A name for the next stream of an epoch; the same in a pass that was restored before it began."""
-        number = self._begun.get(epoch, 0)
-        self._begun[epoch] = number + 1
-        return f"{epoch}/{number}"
 
     def stored(self, name: str) -> State | None:
         """What a stored state says of a stream."""
@@ -60,8 +53,6 @@ class PassCommits:
 
     def register(self, name: str, stream: CommittingStream) -> None:
         """A stream begins."""
-        epoch, _, number = name.rpartition("/")
-        self._begun[epoch] = max(self._begun.get(epoch, 0), int(number) + 1)
         if self._is_kept:
             stream.keep_state()
         self._streams[name] = stream
@@ -78,25 +69,35 @@ class PassCommits:
         streams = dict(self._streams)
         for stream in streams.values():
             stream.keep_state()
-        used = self._used(place)
+        used = {name for name, reached in self._reached(place).items() if reached is None}
         found = {name: stream.describe() for name, stream in streams.items() if name not in used}
         return {**self._restored, **found}
 
     def commit(self, place: State, described: Mapping[str, State] | None = None, *, wait: bool = True) -> None:
         """All before a place was used; of streams that its state has described, nothing else."""
-        for name in self._used(place):
-            if name not in (described or {}):
-                self._streams[name].commit(None, wait=wait)
-        for name, each in _places(place["stream"]).items():
-            if name in self._streams:
-                self._streams[name].commit(each, wait=wait)
+        for name, reached in self._reached(place).items():
+            if reached is not None or name not in (described or {}):
+                self._streams[name].commit(reached, wait=wait)
 
-    def _used(self, place: State) -> list[str]:
-        """The streams that are over, and that no op refers to: they began before all to which one does."""
-        begun, places = place.get("begun", self._streams), _places(place["stream"])
-        names = [name for name in self._streams if name in begun]
-        first = min((names.index(name) for name in places if name in names), default=len(names))
-        return [name for name in names[:first] if self._streams[name].is_over]
+    def _reached(self, place: State) -> dict[str, State | None]:
+        """How far streams were used at a place; None for one that is over, and of which no op needs anything more."""
+        begun = place.get("begun", self._streams)
+        places: dict[str, State] = {}
+        unopened: list[list[int]] = []
+        for each in _walk(place["stream"]):
+            if UNOPENED in each:
+                unopened.append(each[UNOPENED])
+            if (name := each.get(KEY)) is not None and _lies_before(each, places.get(name)):
+                places[name] = each
+        reached: dict[str, State | None] = {}
+        for name, stream in dict(self._streams).items():
+            if any(_is_among(name, first) for first in unopened):
+                continue  # an op still needs what is before its beginning
+            if name in places:
+                reached[name] = places[name]
+            elif stream.is_over and name in begun:
+                reached[name] = None
+        return reached
 
     def pass_by(self, place: Callable[[], State], *, is_over: bool = False) -> None:
         """The consumer asks for the next element, or has learned that there is none."""
@@ -112,19 +113,26 @@ class PassCommits:
             stream.leave()
 
 
-def _places(state: State) -> dict[str, State]:
-    """The states of committing streams in the state of a pass; of one that occurs twice, the earlier."""
-    found: dict[str, State] = {}
-    for each in _walk(state):
-        name = each[KEY]
-        if name not in found or (each["at"], each["given"]) < (found[name]["at"], found[name]["given"]):
-            found[name] = each
-    return found
+def stream_name(path: Sequence[int]) -> str:
+    """The name of a committing stream."""
+    return ".".join(map(str, path))
+
+
+def _is_among(name: str, first: Sequence[int]) -> bool:
+    """Whether a stream is in a series, in the dataset that has this number or in one behind it."""
+    *series, number = first
+    path = [int(part) for part in name.split(".")]
+    return path[: len(series)] == series and path[len(series)] >= number
+
+
+def _lies_before(state: State, other: State | None) -> bool:
+    return other is None or (state["at"], state["given"]) < (other["at"], other["given"])
 
 
 def _walk(value: Any) -> Iterator[State]:
+    """The states that say where committing streams stand, or what was not opened yet."""
     if isinstance(value, dict):
-        if KEY in value:
+        if KEY in value or UNOPENED in value:
             yield value
         for each in value.values():
             yield from _walk(each)

@@ -14,6 +14,9 @@ The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and
 - An op that leaves a seed open has a field `seed` that is None; `assign_seeds` puts a number there before opening.
   One that opens datasets has a field `place`, which `assign_seeds` sets: no two of them draw the same seeds.
 - What can be set while the stream runs is a `Knob`, registered with `opening.tuner` when the stream is opened.
+- A stream that opens datasets later than itself, one after another, does so from a `Series` of its opening, and its
+  state has `Series.unopened`. One that reads its input again from the beginning when it is restored has the input's
+  state before the first element in its own, until it has read all. So it is known what a state still needs.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ State: TypeAlias = dict[str, Any]
 
 Count: TypeAlias = "int | float | None"
 """How many elements: a whole number, `math.inf`, or None if nobody knows before they have been read."""
+
+UNOPENED: Final = "unopened"
+"""In the state of a stream: what it has not opened yet."""
 
 AUTOTUNE: Final = -1
 """Given instead of a number of threads, elements or rows: it is found while the dataset runs."""
@@ -119,7 +125,6 @@ class PassLimits(Protocol):
 class CommitRegistry(Protocol):
     """Knows the streams of a pass whose elements are committed."""
 
-    def name(self, epoch: str) -> str: ...
     def stored(self, name: str) -> State | None: ...
     def register(self, name: str, stream: Any) -> None: ...
 
@@ -138,6 +143,8 @@ class Opening:
     commits: CommitRegistry | None = None  #: the pass's streams whose elements are committed
     budget: PassLimits | None = None  #: of the pass; None for no limits
     report: Callable[[object], None] | None = None  #: receives the reports of ops: `SnapshotUse`
+    path: tuple[int, ...] = ()  #: of each `Series` around the op: its own number, then that of the dataset in it
+    numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)  #: of what is opened at this path
 
     def open(self, op: Op) -> Stream:
         stream = op.open(self)
@@ -160,6 +167,26 @@ class Opening:
     def round(self, number: int) -> Opening:
         """For one of the rounds of a `repeat`: ops that shuffle do it differently in each."""
         return replace(self, epoch=(*self.epoch, number))
+
+    def next_path(self) -> tuple[int, ...]:
+        """Names the next thing that is opened; the same in each pass, since a graph is opened in one order."""
+        return (*self.path, next(self.numbers))
+
+
+class Series:
+    """Datasets that a stream opens one after another, later than itself."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._path = opening.next_path()
+
+    def opening(self, number: int) -> Opening:
+        """For one of the datasets."""
+        return replace(self._opening, path=(*self._path, number), numbers=itertools.count())
+
+    def unopened(self, *first: int) -> State:
+        """For the state of the stream: the first dataset that it has not opened. With a 0 behind it, only that one."""
+        return {UNOPENED: [*self._path, *first]}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from spanwise.pipelines.input.execution.ahead import AheadStream
 from spanwise.pipelines.input.execution.turns import DatasetSlot, InterleaveStream, Turns
 from spanwise.pipelines.input.execution.window import Permits
-from spanwise.pipelines.input.op import Element, Knob, State, Stream
+from spanwise.pipelines.input.op import Element, Knob, Series, State, Stream
 from spanwise.pipelines.input.tuning.reading import CallTimes
 
 SlotOrNone = TypeVar("SlotOrNone", DatasetSlot, "DatasetSlot | None")
@@ -104,15 +104,16 @@ class LanesStream(InterleaveStream):
         return _start_slot(super()._open_next())
 
     def state(self) -> State:
-        return super().state() if self._failure is None else {**super().state(), "input": self._before}
+        state = super().state()
+        return state if self._failure is None else {**state, "input": self._before, "read": self._read - 1}
 
-    def _reopen(self, kept: State) -> DatasetSlot:
-        return _start_slot(super()._reopen(kept))
+    def _reopen(self, element: Element, kept: State) -> DatasetSlot:
+        return _start_slot(super()._reopen(element, kept))
 
     def _open_stream(self, element: Element, number: int) -> Stream:
         turns, ready = self._turns, self._ready
         return AheadStream(
-            DeferredStream(lambda: turns.open_dataset(element, number)),
+            DeferredStream(lambda: turns.open_dataset(element, number), turns.series, number),
             name=turns.name,
             rows=turns.rows,
             window=lambda: 2 if turns.rows else 2 * turns.block,
@@ -135,8 +136,9 @@ def _start_slot(slot: SlotOrNone) -> SlotOrNone:
 class DeferredStream(Stream):
     """A stream that is opened by whoever takes its first element; without any, if that fails."""
 
-    def __init__(self, opening: Callable[[], Stream]) -> None:
+    def __init__(self, opening: Callable[[], Stream], series: Series, number: int) -> None:
         self._opening: Callable[[], Stream] | None = opening
+        self._unopened = series.unopened(number, 0)
         self._stream: Stream | None = None
 
     def __next__(self) -> Element:
@@ -148,7 +150,9 @@ class DeferredStream(Stream):
         return next(self._stream)
 
     def state(self) -> State:
-        return {"inside": None if self._stream is None else self._stream.state(), "failed": self._has_failed}
+        if self._stream is not None:
+            return {"inside": self._stream.state(), "failed": False}
+        return {"inside": None, "failed": self._has_failed, **self._unopened}
 
     def restore(self, state: State) -> None:
         if state["inside"] is not None:

@@ -1,6 +1,7 @@
 """Turns: how an interleave takes elements of several open datasets.
 
-A state says where the input stood before each dataset that is open, so that a restored stream opens it again.
+A state says where the input stood before each dataset that is open. A restored stream reads the input again from the
+oldest of these places, and opens the same datasets.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spanwise.pipelines.input.op import Element, PassLimits, State, Stream
+from spanwise.orchestrator.errors import FunctionFailed, StateMismatch
+from spanwise.pipelines.input.op import Element, PassLimits, Series, State, Stream
 from spanwise.pipelines.input.rows import RowCursor
 
 if TYPE_CHECKING:
@@ -24,18 +26,20 @@ class Turns:
     cycle: int  #: how many datasets are open at a time
     block: int  #: how many elements of one before the turn of the next
     rows: bool  #: whether the datasets give blocks of rows
-    open_input: Callable[[], Stream]  #: of elements that name the datasets
-    open_dataset: Callable[[Element, int], Stream]  #: of an element of the input and its number
+    source: Stream  #: of elements that name the datasets
+    series: Series  #: the datasets, by the numbers of these elements
+    open_dataset: Callable[[Element, int], Stream]  #: of an element of the source and its number
     budget: PassLimits | None = None  #: what the pass may hold
 
 
 class DatasetSlot:
     """One of the datasets that are open."""
 
-    def __init__(self, stream: Stream, before: State, number: int, *, rows: bool) -> None:
+    def __init__(self, stream: Stream, before: State, number: int, at: int, *, rows: bool) -> None:
         self.stream = stream
         self.before = before  #: the input's state before the element that it was made of
         self.number = number  #: of that element
+        self.at = at  #: the same, errors counted too
         self.rows = RowCursor(stream) if rows else None
 
     def take(self, limit: int) -> tuple[Element, int]:
@@ -47,7 +51,7 @@ class DatasetSlot:
 
     def state(self) -> State:
         inside = self.stream.state() if self.rows is None else self.rows.state()
-        return {"before": self.before, "number": self.number, "inside": inside}
+        return {"before": self.before, "number": self.number, "at": self.at, "inside": inside}
 
     def restore(self, inside: State) -> None:
         (self.stream if self.rows is None else self.rows).restore(inside)
@@ -56,8 +60,9 @@ class DatasetSlot:
 class InterleaveStream(Stream):
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._source = turns.open_input()
+        self._source = turns.source
         self._number = 0  # elements of the input so far
+        self._read = 0  # the same, and errors
         self._slots: list[DatasetSlot | None] = [None] * turns.cycle
         self._turn = 0  # the slot whose turn it is
         self._left = turns.block  # elements until the next turn
@@ -94,9 +99,13 @@ class InterleaveStream(Stream):
         except StopIteration:
             self._ended = True
             return None
-        self._number += 1
-        stream = self._open_stream(element, self._number - 1)
-        slot = DatasetSlot(stream, before, self._number - 1, rows=self._turns.rows)
+        except Exception:
+            self._read += 1
+            raise
+        number, at = self._number, self._read
+        self._number, self._read = number + 1, at + 1
+        stream = self._open_stream(element, number)
+        slot = DatasetSlot(stream, before, number, at, rows=self._turns.rows)
         self._slots[self._turn] = slot
         return slot
 
@@ -107,28 +116,41 @@ class InterleaveStream(Stream):
         return {
             "input": self._source.state(),
             "number": self._number,
+            "read": self._read,
             "turn": self._turn,
             "left": self._left,
             "slots": [slot and slot.state() for slot in self._slots],
+            **self._turns.series.unopened(self._number),
         }
 
     def restore(self, state: State) -> None:
-        self._source.restore(state["input"])
-        self._number, self._turn, self._left = state["number"], state["turn"], state["left"]
-        for place, kept in enumerate(state["slots"]):
-            if kept is not None:
-                self._slots[place] = self._reopen(kept)
+        if "read" not in state:
+            raise StateMismatch(
+                f"the state of {self._turns.name} is of an older spanwise. Start the pass again, without the state."
+            )
+        kept = {slot["at"]: (place, slot) for place, slot in enumerate(state["slots"]) if slot is not None}
+        at = min(kept, default=state["read"])
+        self._source.restore(kept[at][1]["before"] if kept else state["input"])
+        for each in range(at, state["read"]):
+            try:
+                element = next(self._source)
+            except FunctionFailed:  # raised before the state was taken
+                continue
+            except StopIteration:
+                raise StateMismatch(
+                    f"{self._turns.name}: its input has ended after {each} elements, but {state['read']} had been "
+                    f"read when the state was taken: it has changed, or differs each time. Start the pass again."
+                ) from None
+            if each in kept:
+                place, slot = kept[each]
+                self._slots[place] = self._reopen(element, slot)
+        self._number, self._read = state["number"], state["read"]
+        self._turn, self._left = state["turn"], state["left"]
 
-    def _reopen(self, kept: State) -> DatasetSlot:
+    def _reopen(self, element: Element, kept: State) -> DatasetSlot:
         """A slot as it was: its dataset opened again from the same element."""
-        source = self._turns.open_input()
-        try:
-            source.restore(kept["before"])
-            element = next(source)
-        finally:
-            source.close()
         stream = self._open_stream(element, kept["number"])
-        slot = DatasetSlot(stream, kept["before"], kept["number"], rows=self._turns.rows)
+        slot = DatasetSlot(stream, kept["before"], kept["number"], kept["at"], rows=self._turns.rows)
         slot.restore(kept["inside"])
         return slot
 

@@ -14,6 +14,7 @@ from spanwise.pipelines.input.op import (
     Element,
     Op,
     Opening,
+    Series,
     SingleInputStream,
     State,
     Stream,
@@ -68,6 +69,8 @@ class CacheStream(Stream):
     def __init__(self, op: Cache, opening: Opening) -> None:
         self._op = op
         self._opening = opening
+        self._series = Series(opening)
+        self._begin: State = {}  # of the input, until all of it was read: a restored pass may have to read it again
         self._seed: int | None = None
         self._source: Stream | None = None
         self._found: list[Any] | None = None  # read so far, while the cache is being filled
@@ -85,8 +88,9 @@ class CacheStream(Stream):
             else:
                 self._seed = self._opening.seed if self._seed is None else self._seed
                 # always as a first pass: the contents do not depend on which pass happened to fill the cache
-                first = replace(self._opening, seed=self._seed, epoch=(0,))
+                first = replace(self._series.opening(0), seed=self._seed, epoch=(0,))
                 self._source = first.open(assign_seeds(op.input, self._seed))
+                self._begin = {"input": self._source.state()}
                 self._found = []
         return self._source
 
@@ -96,6 +100,7 @@ class CacheStream(Stream):
             element = next(source)
         except StopIteration:
             self._keep()
+            self._begin = {}
             raise
         except Exception:
             self._found = None  # a pass with a gap is not cached
@@ -125,7 +130,7 @@ class CacheStream(Stream):
 
     def state(self) -> State:
         self._opened()
-        return {"at": self._at, "seed": self._seed}
+        return {"at": self._at, "seed": self._seed, **self._begin}
 
     def restore(self, state: State) -> None:
         self._seed = state["seed"]

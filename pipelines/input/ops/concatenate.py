@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, Series, State, Stream
 from spanwise.pipelines.input.rows import in_rows
 
 
@@ -55,14 +55,14 @@ def check_same_kind(op: str, inputs: tuple[Op, ...]) -> None:
 class ConcatenateStream(Stream):
     def __init__(self, op: Concatenate, opening: Opening) -> None:
         self._parts = op.parts
-        self._opening = opening
+        self._series = Series(opening)
         self._number = 0
         self._source: Stream | None = None
 
     def __next__(self) -> Element:
         while self._number < len(self._parts):
             if self._source is None:
-                self._source = self._opening.open(self._parts[self._number])
+                self._source = self._open_part()
             try:
                 return next(self._source)
             except StopIteration:
@@ -71,13 +71,18 @@ class ConcatenateStream(Stream):
                 self._number += 1
         raise StopIteration
 
+    def _open_part(self) -> Stream:
+        return self._series.opening(self._number).open(self._parts[self._number])
+
     def state(self) -> State:
-        return {"number": self._number, "input": None if self._source is None else self._source.state()}
+        inside = None if self._source is None else self._source.state()
+        unopened = self._series.unopened(self._number + (inside is not None))
+        return {"number": self._number, "input": inside, **unopened}
 
     def restore(self, state: State) -> None:
         self._number = state["number"]
         if state["input"] is not None:
-            self._source = self._opening.open(self._parts[self._number])
+            self._source = self._open_part()
             self._source.restore(state["input"])
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from spanwise.pipelines.input.op import (
     Element,
     Op,
     Opening,
+    Series,
     Stream,
     assign_seeds,
     check_callable,
@@ -80,13 +81,15 @@ class Interleave(Op):
         return None
 
     def open(self, opening: Opening) -> Stream:
+        series = Series(opening)
         turns = Turns(
             name=self.name,
             cycle=self.cycle,
             block=self.block,
             rows=in_rows(self),
-            open_input=lambda: open_elements(opening, self.input),
-            open_dataset=lambda element, number: self._open_dataset(element, number, opening),
+            source=open_elements(opening, self.input),
+            series=series,
+            open_dataset=lambda element, number: self._open_dataset(element, number, series.opening(number)),
             budget=opening.budget,
         )
         if self.num_parallel is None:

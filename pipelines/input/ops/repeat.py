@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_whole
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, Series, State, Stream, check_whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,7 +42,7 @@ class Repeat(Op):
 class RepeatStream(Stream):
     def __init__(self, op: Repeat, opening: Opening) -> None:
         self._op = op
-        self._opening = opening
+        self._series = Series(opening)
         self._rounds = op.rounds if op.cardinality != 0 else 0
         self._round = 0
         self._source: Stream | None = None
@@ -51,7 +51,7 @@ class RepeatStream(Stream):
     def __next__(self) -> Element:
         while self._round < self._rounds:
             if self._source is None:
-                self._source = self._opening.round(self._round).open(self._op.input)
+                self._source = self._open_round()
                 self._empty = True
             try:
                 element = next(self._source)
@@ -69,14 +69,18 @@ class RepeatStream(Stream):
                 return element
         raise StopIteration
 
+    def _open_round(self) -> Stream:
+        return self._series.opening(self._round).round(self._round).open(self._op.input)
+
     def state(self) -> State:
         inside = None if self._source is None else self._source.state()
-        return {"round": self._round, "input": inside, "empty": self._empty}
+        unopened = self._series.unopened(self._round + (inside is not None))
+        return {"round": self._round, "input": inside, "empty": self._empty, **unopened}
 
     def restore(self, state: State) -> None:
         self._round, self._empty = state["round"], state["empty"]
         if state["input"] is not None:
-            self._source = self._opening.round(self._round).open(self._op.input)
+            self._source = self._open_round()
             self._source.restore(state["input"])
 
     def close(self) -> None:

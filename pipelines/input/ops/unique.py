@@ -35,12 +35,16 @@ class UniqueStream(SingleInputStream):
         super().__init__(source)
         self._seen: set[Any] = set()
         self._at = 0  # elements read, and errors
+        self._begin: State | None = None  # the input's, before its first element
+        self._ended = False
 
     def __next__(self) -> Element:
-        while True:
+        self._begin = self._from_begin()
+        while not self._ended:
             try:
                 element = next(self._source)
             except StopIteration:
+                self._ended = True
                 raise
             except Exception:
                 self._at += 1
@@ -50,11 +54,17 @@ class UniqueStream(SingleInputStream):
             if key not in self._seen:
                 self._seen.add(key)
                 return element
+        raise StopIteration
+
+    def _from_begin(self) -> State:
+        return self._source.state() if self._begin is None else self._begin
 
     def state(self) -> State:
-        return {"at": self._at}
+        return {"at": self._at, "input": None if self._ended else self._from_begin()}
 
     def restore(self, state: State) -> None:
+        if state.get("input", {}) is None:
+            self._at, self._ended = state["at"], True
         while self._at < state["at"]:
             try:
                 next(self)

@@ -248,7 +248,7 @@ class SnapshotStream(Stream):
 
     def state(self) -> State:
         if self._inner is None:
-            return {"as": "undecided"}
+            return {"as": "undecided", **self._inputs.unopened}
         run_id = "" if self._run is None else self._run.run_id
         facts = {"as": self.use.state, "fingerprint": self.use.fingerprint, "run": run_id}
         return {**facts, "place": self._inner.state()}

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch, UnreadableInput
-from spanwise.pipelines.input.op import Op, Opening, State, Stream, assign_seeds
+from spanwise.pipelines.input.op import Op, Opening, Series, State, Stream, assign_seeds
 from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
 from spanwise.pipelines.input.snapshot.folder import ReusableChunk, ReusableChunks, SnapshotFolder
@@ -83,10 +83,14 @@ class InputOpener:
 
     def __init__(self, op: Op, opening: Opening) -> None:
         self._op = op
-        self._opening = opening
+        self._series = Series(opening)
+        self._opened = 0  # how often
+        self.unopened = self._series.unopened(0)  #: for the state of a stream that has not opened it
 
     def open(self, origin: Origin, state: State | None = None) -> Stream:
-        opening = replace(self._opening, seed=origin["seed"], epoch=tuple(origin["epoch"]))
+        opening = self._series.opening(self._opened)
+        self._opened += 1
+        opening = replace(opening, seed=origin["seed"], epoch=tuple(origin["epoch"]))
         stream = opening.open(assign_seeds(self._op, origin["seed"]))
         if state is not None:
             stream.restore(state)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch
-from spanwise.pipelines.input.commits import KEY, PassCommits
+from spanwise.pipelines.input.commits import KEY, PassCommits, stream_name
 from spanwise.pipelines.input.element import Spec
 from spanwise.pipelines.input.flow import AnyFlow, extend
 from spanwise.pipelines.input.op import CommitRegistry, Count, Element, Op, Opening, State, Stream, list_ops
@@ -55,7 +55,7 @@ class Distribute(JobSettings, Op):
         consumer = opening.options.consumer
         op = self if consumer is None else replace(self, scope=consumer.name)
         if self.mode.is_leased:
-            return LeasedStream(op, epoch, opening.commits or PassCommits())
+            return LeasedStream(op, epoch, opening.commits or PassCommits(), stream_name(opening.next_path()))
         return DistributeStream(op, epoch)
 
 
@@ -161,11 +161,11 @@ class DistributeStream(Stream):
 class LeasedStream(Stream):
     """Reads leased splits. Its elements are committed by the pass, which keeps them leased until then."""
 
-    def __init__(self, op: Distribute, epoch: str, commits: CommitRegistry) -> None:
+    def __init__(self, op: Distribute, epoch: str, commits: CommitRegistry, name: str) -> None:
         self._op = op
         self._epoch = epoch
         self._commits = commits
-        self._name = ""  # in the pass, once it has begun
+        self._name = name  # in the pass
         self._place: Place | None = None  # where it continues
         self._reader: LeaseReader | None = None
         self._types = BlockTypes.of_stream("distribute", op.result)
@@ -176,7 +176,6 @@ class LeasedStream(Stream):
         if self._closed:
             raise StopIteration
         if self._reader is None:
-            self._begin()
             self._reader = LeaseReader(self._op, self._epoch, self._commits.stored(self._name), self._place)
             self._commits.register(self._name, self)
         try:
@@ -187,15 +186,15 @@ class LeasedStream(Stream):
         return _checked(element, self._types)
 
     def state(self) -> State:
-        self._begin()
         place = self._place or BEGINNING if self._reader is None else self._reader.place
         return {KEY: self._name, **place._asdict()}
 
-    def _begin(self) -> None:
-        self._name = self._name or self._commits.name(self._epoch)
-
     def restore(self, state: State) -> None:
-        self._name = state[KEY]
+        if state[KEY] != self._name:
+            raise StateMismatch(
+                f"the state is of a pass that named its leases in another way ({state[KEY]}, not {self._name}), as "
+                f"spanwise did before. Start the pass again, without the state."
+            )
         if (place := Place(state["at"], state["given"])) != BEGINNING:
             self._place = place
 

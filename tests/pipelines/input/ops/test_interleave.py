@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from spanwise.orchestrator.errors import DatasetError, FunctionFailed
+from spanwise.orchestrator.errors import DatasetError, FunctionFailed, StateMismatch
 from spanwise.pipelines import input as inputs
 
 
@@ -64,6 +64,55 @@ def test_an_error_of_the_input_loses_no_dataset(cycle):
     assert list(datasets(num_parallel=2).ignore_errors()) == expected
     assert sorted(datasets(num_parallel=2, deterministic=False).ignore_errors()) == sorted(expected)
     assert sorted(expected) == [0, 0, 3, 3, 4, 4, 6, 6, 7, 7]
+
+
+def outcomes(iterator, count=None):
+    """What comes: elements, and errors."""
+    found = []
+    while len(found) != count:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            break
+        except FunctionFailed as error:
+            found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"num_parallel": 2}])
+def test_a_restored_pass_raises_no_error_of_the_input_again(options):
+    """Its input is read again from the oldest dataset that is open, across errors that were raised before."""
+
+    def checked(number):
+        return number // (number not in {1, 3, 6})
+
+    def dataset():
+        source = inputs.range(8).map(checked)
+        several = lambda number: inputs.from_elements([number] * (9 if number == 0 else 1))  # noqa: E731
+        return source.interleave(several, cycle_length=2, **options)
+
+    expected = outcomes(dataset().iterator(epoch=0))
+    for count in range(len(expected)):
+        with dataset().iterator(epoch=0) as first:
+            outcomes(first, count)
+            state = first.state()
+
+        assert outcomes(dataset().iterator().restore(state)) == expected[count:]
+
+
+def test_a_state_whose_input_has_become_shorter_is_refused(tmp_path):
+    """The datasets that were open cannot be opened again."""
+    numbers = tmp_path / "numbers"
+    numbers.write_text("0 1 2 3")
+    read = inputs.from_generator(lambda: map(int, numbers.read_text().split()))
+    dataset = read.interleave(lambda number: inputs.from_elements([number] * 3), cycle_length=3)
+    with dataset.iterator() as first:
+        outcomes(first, 3)
+        state = first.state()
+    numbers.write_text("0 1")
+
+    with pytest.raises(StateMismatch, match="ended after 2 elements, but 3 had been read"):
+        dataset.iterator().restore(state)
 
 
 def drawn(number, numbers):

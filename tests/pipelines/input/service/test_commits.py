@@ -1,6 +1,7 @@
 """What a lease promises: an element counts when the consumer commits what it has made of it."""
 
 import itertools
+import json
 import random
 import threading
 import time
@@ -43,7 +44,32 @@ BEHIND = {  # ops that hold elements which they have not yielded yet, and how of
     "rounds": (lambda ds: ds.repeat(2).shuffle(180, seed=2).batch(11), 2),
     "two": (lambda ds: inputs.zip(ds, ds.repeat()).map(lambda one, _: one).shuffle(20, seed=3), 1),
     "behind another": (lambda ds: ds.concatenate(ds).batch(50), 2),
+    "flat_map": (lambda ds: ds.flat_map(lambda n: inputs.from_elements([n, n])), 2),
+    "interleave": (lambda ds: ds.interleave(pair, cycle_length=3), 2),
+    "lanes": (lambda ds: ds.interleave(pair, cycle_length=3, num_parallel=2), 2),
+    "windows": (lambda ds: in_windows(ds, 7), 1),
+    "groups": (lambda ds: ds.group_by_window(lambda n: n % 3, lambda _, group: group, 5), 1),
+    "windows over two": (lambda ds: in_windows(ds.concatenate(ds)), 2),
+    "windows over rounds": (lambda ds: in_windows(ds.repeat(2)), 2),
+    "windows beside another": (lambda ds: inputs.zip(in_windows(ds.concatenate(ds)), ds).map(lambda one, _: one), 1),
+    "windows over nested": (lambda ds: in_windows(nested(ds)), 2),
+    "windows over lanes": (lambda ds: in_windows(nested(ds, num_parallel=2)), 2),
+    "unique": (lambda ds: ds.unique().shuffle(seed=1), 1),
+    "cache": (lambda ds: ds.cache().shuffle(seed=1), 1),
 }
+ALONE = ["nothing", "shuffle", "batch", "flat_map", "interleave", "lanes", "windows", "groups", "unique", "cache"]
+
+
+def in_windows(dataset, size=50):
+    return dataset.window(size).flat_map(lambda window: window)
+
+
+def pair(number):
+    return inputs.from_elements([number, number])
+
+
+def nested(dataset, **options):
+    return inputs.range(2).interleave(lambda _: dataset, cycle_length=2, block_length=30, **options)
 
 
 def flat(elements):
@@ -77,15 +103,33 @@ def test_what_a_checkpoint_has_and_what_a_restored_pass_yields_are_the_dataset(s
     assert sorted(learned) == sorted(SQUARES * times)
 
 
-def test_a_pass_that_is_restored_yields_the_same_rest(service):
+@pytest.mark.parametrize("behind", BEHIND)
+def test_a_pass_that_is_restored_yields_the_same_rest(service, behind):
     """In the same order, through every op."""
-    dataset = squares(service, "exactly_once").shuffle(40, seed=5).batch(9)
-    first = dataset.iterator()
-    [next(first) for _ in range(5)]
-    state = first.state()
-    rest = flat(first)
+    dataset = BEHIND[behind][0](squares(service, "exactly_once"))
+    with dataset.iterator() as first:
+        list(itertools.islice(first, 2))
+        state = first.state()
+        rest = flat(first)
 
     assert flat(dataset.iterator().restore(state)) == rest
+
+
+@pytest.mark.parametrize(
+    ("behind", "job_name"), [*((each, None) for each in BEHIND), *((each, f"continued {each}") for each in ALONE)]
+)
+def test_a_state_that_was_committed_is_continued(service, behind, job_name):
+    """It is the newest checkpoint: what ops still need of the elements that came before it was not committed."""
+    extend = BEHIND[behind][0]
+    dataset = extend(squares(service, "exactly_once", job_name=job_name))
+    with dataset.iterator(epoch=0) as first:
+        learned = flat(itertools.islice(first, 2))
+        state = json.loads(json.dumps(first.state()))
+        first.commit()
+    with dataset.iterator().restore(state) as last:
+        learned += flat(last)
+
+    assert learned == flat(extend(inputs.range(COUNT).map(lambda n: n * n)).iterator(epoch=0))
 
 
 def test_a_shared_job_gives_a_killed_consumers_uncommitted_elements_to_others(service):
@@ -207,7 +251,7 @@ class Ended:
 def test_what_has_ended_since_a_state_was_taken_is_not_committed_with_it():
     """The state describes it, so a restored pass reads it again; a state that does not has used it."""
     commits, stream = PassCommits(), Ended()
-    commits.register(commits.name("0"), stream)
+    commits.register("0", stream)
     place = {"stream": {}, "begun": commits.begun}
     described = commits.describe(place)
     stream.is_over = True
@@ -223,7 +267,7 @@ def test_what_has_begun_and_ended_behind_a_state_is_not_committed_with_it():
     commits, stream = PassCommits(), Ended()
     place = {"stream": {}, "begun": commits.begun}
     described = commits.describe(place)
-    commits.register(commits.name("0"), stream)
+    commits.register("0", stream)
     stream.is_over = True
     commits.commit(place, described)
 
