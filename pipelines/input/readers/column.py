@@ -128,10 +128,16 @@ def is_exact(whole: str, type_: pa.DataType = _DOUBLE) -> bool:
 
 
 def refuse_long(column: pa.ChunkedArray[Any]) -> None:
-    """Refuses decimals with more digits than their type has, which pyarrow's parsers let through.
+    """Refuses decimals, at any depth, with more digits than their type has, which pyarrow's parsers let through.
 
     Raises:
         pa.ArrowInvalid: there is one.
     """
-    if pa.types.is_decimal(column.type):
+    if _has_decimals(column.type):
         column.validate(full=True)
+
+
+def _has_decimals(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_has_decimals(field.type) for field in type_)
+    return _has_decimals(element_type(type_)) if pa.types.is_list(type_) else pa.types.is_decimal(type_)

@@ -102,8 +102,7 @@ def read(
         Misfit: a value does not fit a type that was inferred, or is the previous span's.
     """
     schema = pa.schema([(column.name, column.type) for column in columns])
-    # the parser would take a number for an instant; the cast takes only text
-    raw = pa.schema([(c.name, pa.string() if pa.types.is_temporal(c.type) else c.type) for c in columns])
+    raw = pa.schema([(column.name, _as_written(column.type)) for column in columns])
     for block in text.read_blocks(descriptor, dialect, _find_boundary):
         if not block.data.strip():
             continue
@@ -112,6 +111,17 @@ def read(
         except (pa.ArrowException, NotImplementedError):
             table = _parse_carefully(block, descriptor, columns, reject)
         yield from table.to_batches()
+
+
+def _as_written(type_: pa.DataType) -> pa.DataType:
+    """The type with text for instants, dates and times: the parser takes numbers for them, and ignores zones."""
+    if pa.types.is_temporal(type_):
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_as_written(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct([(field.name, _as_written(field.type)) for field in type_])
+    return type_
 
 
 def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
@@ -357,12 +367,17 @@ def _convert_value(value: Value, wanted: pa.DataType, source: str) -> Value:
         raise TypeError("a scalar wanted")
     if isinstance(value, JsonNumber):
         return _convert_number(value, wanted)
-    # text may be an instant, for which JSON has no type of its own, or of any type that is pinned
-    allowed = isinstance(value, str) and (source == "pinned" or pa.types.is_temporal(wanted))
+    # text may be an instant or a decimal, for which JSON has no types of its own, or of any type that is pinned
+    allowed = isinstance(value, str) and (source == "pinned" or not _is_of_json(wanted))
     if not allowed and not reads_as(_type_of_value(value), wanted):
         raise TypeError("another kind of value")
     found = pa.scalar(value) if isinstance(value, bool) else pa.scalar(str(value))
     return pc.cast(found, wanted, safe=True).as_py()
+
+
+def _is_of_json(type_: pa.DataType) -> bool:
+    """Whether JSON writes values of a type otherwise than as text."""
+    return pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_)
 
 
 def _convert_number(value: JsonNumber, wanted: pa.DataType) -> Value:

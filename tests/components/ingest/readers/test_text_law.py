@@ -24,7 +24,10 @@ from spanwise.components.ingest.ingestion import ingest
 from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect
 from spanwise.orchestrator.errors import UnreadableInput
+from spanwise.pipelines.input.readers import json_lines
+from spanwise.pipelines.input.readers.column import Column, Misfit
 from spanwise.pipelines.input.readers.descriptor import NULL_VALUES
+from spanwise.pipelines.input.readers.stored_types import parse_type
 
 FILES = int(os.environ.get("SPANWISE_TEST_TEXT_FILES", "100"))
 SEEDS = range(FILES)
@@ -426,3 +429,48 @@ def test_a_line_is_read_alone_as_among_others(tmp_path, pin):
     assert not (tmp_path / "all-rejects" / "rejects.jsonl").read_bytes().strip().endswith(b",")
     for line in (tmp_path / "all-rejects" / "rejects.jsonl").read_text().splitlines():
         assert json.loads(line)["reason"]
+
+
+VALUES = [
+    "1", "-1", "300", "19000", "1.5", "1.505", "123456.78", "123456789", "99999999999", "9007199254740993", "1e3", "1e400", "true",
+    '"1.5"', '"1e3"', '"a"', '"2024-05-01"', '"2024-05-01 10:00"', '"2024-05-01T10:00:00Z"', '"2024-05-01T10:00:00+02:00"',
+    '"2024-05-01 10:00:00.123456789"', '"10:00"', '"10:00:00.5"',
+]  # fmt: skip
+PINS = [
+    "bool", "int8", "int64", "double", "float", "binary", "date32", "timestamp[us]", "timestamp[ns]", "timestamp[us, tz=UTC]",
+    "timestamp[us, tz=Europe/Berlin]", "time32[ms]", "time64[us]", "decimal128(9, 2)", "decimal256(50, 2)",
+]  # fmt: skip
+DEPTHS = [
+    ('{"d":%s}', "struct<d: %s>", lambda value: {"d": value}),
+    ("[%s]", "list<%s>", lambda value: [value]),
+    ('[{"d":[%s]}]', "list<struct<d: list<%s>>>", lambda value: [{"d": [value]}]),
+]
+
+
+def read_value(path, value, type_, source, more=""):
+    """The value that a row of JSON comes out as; None if it is refused. More lines have the row read by itself."""
+    path.write_text(f'{{"p":{value}}}\n{more}')
+    dialect, column = Dialect(), Column(name="p", type=parse_type(type_), source=source)
+    (piece,) = json_lines.describe(str(path), "jsonl", dialect).descriptors
+    try:
+        rows = [row["p"] for batch in json_lines.read(piece, dialect, [column], [].append) for row in batch.to_pylist()]
+    except Misfit:
+        return None
+    return rows[0] if rows else None
+
+
+@pytest.mark.parametrize("source", ["pinned", "previous"])
+@pytest.mark.parametrize("pin", PINS)
+def test_a_value_is_read_in_a_struct_or_a_list_as_at_the_top(tmp_path, pin, source):
+    """It comes out as the same, or is refused as well, whether its block is read at once or row by row."""
+    for value in VALUES:
+        top = read_value(tmp_path / "a.jsonl", value, pin, source)
+        found = [read_value(tmp_path / "a.jsonl", value, pin, source, "null\n")]
+        wanted = [top]
+        for text, type_, make in DEPTHS:
+            found += [
+                read_value(tmp_path / "a.jsonl", text % value, type_ % pin, source, more) for more in ("", "null\n")
+            ]
+            wanted += [None if top is None else make(top)] * 2
+
+        assert str(found) == str(wanted), value
