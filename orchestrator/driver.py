@@ -157,6 +157,7 @@ def history_of(
         find_calendar(channel),
         origins,
         scope.ingests,
+        Address(run.pipeline, *scope.ingested) if scope.ingested is not None else None,
         compared=scope.compared,
         awaited=scope.awaited,
     )

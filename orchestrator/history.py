@@ -31,13 +31,14 @@ class Withheld:
     verdict: Verdict | None = None  #: the refusal; None when it is not judged yet
     named: str = ""  #: the node that made it, where a command has to name it
     joined: str = ""  #: its span, where the span that does not count was made from another one of that node
-    unread_by: str = ""  #: the node of the channel, where it has not read that version, which is accepted
+    unread_by: str = ""  #: the node of the channel, where it has not read that version, which no gate withholds
 
     def __str__(self) -> str:
         if self.verdict is not None:
             return str(self.verdict)
         if self.unread_by:
-            return f"{self.artifact.name} is accepted, but {self.unread_by} has not read it"
+            known = "is accepted" if self.gates else "was ingested"
+            return f"{self.artifact.name} {known}, but {self.unread_by} has not read it"
         return f"not judged yet by {' and '.join(self.gates)}"
 
 
@@ -64,6 +65,7 @@ class History:
     calendar: Calendar | None = None  #: how the spans of the channel are counted now; None when it is not known
     origins: tuple[Address, ...] = ()  #: what the artifacts derive from span by span, as far as no gate judges it
     ingests: tuple[str, ...] = ()  #: the nodes that ingest spans for the artifacts
+    ingested: Address | None = None  #: the channel of which each span is made into one of these
     compared: bool = True  #: what is chosen is compared with what this run makes, so the champion is none of `mine`
     awaited: frozenset[str] = frozenset()  #: the nodes of this run of which pushes and blessings count
 
@@ -83,6 +85,17 @@ class History:
     def newest_version(self, span: int) -> Artifact | None:
         """The newest version of a span that counts; of a version with several artifacts, the current one."""
         return next(reversed(self.of_span(span)), None)
+
+    def newest_span(self) -> int | None:
+        """The highest span that was published, or ingested to be made into one of these: it may have been refused."""
+        made = next(self.published_spans(), None)
+        if self.ingested is None:
+            return made
+        there = (s for s in self.store.spans(self.ingested) if self._given(self.ingested, s))
+        ingested = next(there, None)
+        if ingested is None or (made is not None and ingested <= made) or not self._is_made_span_by_span:
+            return made
+        return ingested
 
     def published_spans(self, *, below: int | None = None) -> Iterator[int]:
         """All spans with visible artifacts, whether they count or not, highest first."""
@@ -144,9 +157,9 @@ class History:
         return " ".join(f"--span {node}={label if node in shared else others[node]}" for node in self.ingests)
 
     def withheld(self, span: int) -> Withheld | None:
-        """Why a span that was published does not count; None when it counts, or was never published."""
-        newest = next(reversed(self.published(span)), None) if self.gated else None
-        return None if newest is None else self.objection(newest)
+        """Why a span does not count that is there, or was ingested and not made into one; None when it counts."""
+        newest = next(reversed(self.published(span)), None)
+        return self._object_unmade(span) if newest is None else self.objection(newest)
 
     def objection(self, artifact: Artifact) -> Withheld | None:
         """Why an artifact of a span does not count; None when it does."""
@@ -168,8 +181,7 @@ class History:
         considered, such as the features of a day that are joined with prices of the day before.
         """
         for address in self.origins:
-            found = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
-            visible = [a for a in found if self._is_visible(a)]
+            visible = self._given(address, span_of(artifact))
             if len({identity_of(a) for a in visible}) > 1:
                 made_from = self._made_from(artifact)
                 used = [a for a in visible if a.id in made_from]
@@ -329,18 +341,48 @@ class History:
         if address != self.address:
             if not gates:
                 return None
-            published = versions_of(self.store, address, span_of(artifact), self.calendar, as_of=self.as_of)
-            versions = [a for a in published if self._is_visible(a)]
+            versions = self._given(address, span_of(artifact))
             made_from = self._made_from(artifact) if versions else set()
             if made_from.isdisjoint(a.id for a in versions) and (joined := self._joined_from(address, artifact)):
                 return next((w for a in joined if (w := self._object_joined(source, gates, a)) is not None), None)
             judged = versions[-1] if versions else artifact
             unread = "" if judged.id in made_from else self.address.node
+        if (withheld := self._judge_newest(source, gates, judged)) is not None:
+            return withheld
+        return Withheld(artifact=judged, gates=gates, named=named, unread_by=unread) if unread else None
+
+    def _judge_newest(self, source: GatedSource, gates: tuple[str, ...], judged: Artifact) -> Withheld | None:
+        """What these gates say against the newest version of a span."""
         standing = self._standing(judged)
         refusal = standing.refusal(gates)
         if refusal is None and (not gates or standing.holds(gates)):
-            return Withheld(artifact=judged, gates=gates, named=named, unread_by=unread) if unread else None
+            return None
+        named = "" if source.alone else source.node
         return Withheld(artifact=judged, gates=gates, verdict=refusal, named=named)
+
+    def _object_unmade(self, span: int) -> Withheld | None:
+        """Why nothing was made of a span that was ingested; None of one that was not, or that is not made into one."""
+        given = [] if self.ingested is None else self._given(self.ingested, span)
+        if not given or not self._is_made_span_by_span:
+            return None
+        for source in self.gated:
+            judged = self._given(self._origin(source), span)
+            if judged and (withheld := self._judge_newest(source, source.gates, judged[-1])) is not None:
+                return withheld
+        gates = tuple(itertools.chain(*(source.gates for source in self.gated)))
+        return Withheld(artifact=given[-1], gates=gates, unread_by=self.address.node)
+
+    @cached_property
+    def _is_made_span_by_span(self) -> bool:
+        """Whether the newest span was made from what was ingested as the same span, as far as that is known."""
+        newest = next((a for span in self._spans for a in reversed(self._given(self.address, span))), None)
+        given = None if newest is None or self.ingested is None else self._ingested_for(newest, self.ingested.node)
+        return newest is None or given is None or _is_same_span(given, newest)
+
+    def _given(self, address: Address, span: int) -> list[Artifact]:
+        """What was published for a span at an address, as far as this run sees it, the newest version last."""
+        found = versions_of(self.store, address, span, self.calendar, as_of=self.as_of)
+        return [a for a in found if self._is_visible(a)]
 
     def _joined_from(self, address: Address, artifact: Artifact) -> Sequence[Artifact]:
         """What an artifact was made from on a channel, where that is of other spans; empty where it is of the same."""

@@ -25,6 +25,7 @@ class Scope:
     sources: tuple[GatedSource, ...] = ()  #: what they derive from, or are, as far as gates judge it
     origins: tuple[tuple[str, str], ...] = ()  #: node and key of what they derive from, as far as no gate judges it
     ingests: tuple[str, ...] = ()  #: the nodes that ingest spans for them, parents first
+    ingested: tuple[str, str] | None = None  #: node and key of the channel of which each span is made into one of these
     compared_by: tuple[str, ...] = ()  #: the nodes that compare its choice with what the run itself makes there
     used_by: tuple[str, ...] = ()  #: the other nodes that read its choice
     awaited: frozenset[str] = frozenset()  #: the nodes that have ended when it chooses

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator.comparison import split_readers
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError
-from spanwise.orchestrator.gate import Gate, has_spans, ingested_calendar, passed_by
+from spanwise.orchestrator.gate import Gate, calendar_of, has_spans, ingested_calendar, passed_by
 from spanwise.orchestrator.scope import GatedSource, Scope
 
 
@@ -56,7 +56,8 @@ def _find_scope(
         return Scope(*own)
     judges = _judges(nodes, order)
     sources, ungated = [], []
-    for origin in _origins(source, resolver.name, frozenset(), nodes):
+    origins = [*_origins(source, resolver.name, frozenset(), nodes)]
+    for origin in origins:
         gates = judges.get((origin.node, origin.key), [])
         around = [gate for gate in gates if gate not in origin.passed]
         for gate in around:
@@ -69,7 +70,28 @@ def _find_scope(
             ungated.append((origin.node, origin.key))
     above = ancestors(source.node) | {source.node}
     ingests = tuple(name for name in order if name in above and ingested_calendar(nodes[name]) is not None)
-    return Scope(*own, tuple(sources), tuple(ungated), ingests)
+    return Scope(*own, tuple(sources), tuple(ungated), ingests, _find_ingested(source, origins, ingests, nodes))
+
+
+def _find_ingested(
+    source: Channel, origins: Iterable[_DerivedFrom], ingests: Sequence[str], nodes: Mapping[str, Node]
+) -> tuple[str, str] | None:
+    """The channel of which each span is made into one of a resolver's source, in the run that ingests it.
+
+    None where it is ingested itself or several are joined, where spans are counted otherwise, and of the past, which
+    may have none of this run yet.
+    """
+    first = {origin.node: origin.key for origin in reversed([*origins]) if _is_ingested(nodes[origin.node])}
+    if source.producer is None or len(first) != 1 or len(ingests) > 1:
+        return None
+    ((node, key),) = first.items()
+    alike = calendar_of(nodes[node][key]) is calendar_of(source)
+    return (node, key) if alike and node != _origin_of(source, nodes)[0] else None
+
+
+def _is_ingested(node: Node) -> bool:
+    """Whether what a node makes is made of no other artifacts, but of a span of the input."""
+    return isinstance(node, Component) and not node.inputs and getattr(node, "takes_span", True)
 
 
 def find_judged(nodes: Mapping[str, Node], order: Iterable[str]) -> tuple[GatedSource, ...]:

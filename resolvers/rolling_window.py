@@ -156,7 +156,7 @@ class RollingWindow(Resolver):
     def _end(self, history: History, at: int | None) -> int | None:
         if at is not None or self.at is not None:
             return at if at is not None else self.at
-        newest = next(history.published_spans(), None)
+        newest = history.newest_span()
         return None if newest is None else newest - self.skip * self.step
 
     def _wanted(self, end: int) -> Sequence[int]:
@@ -338,7 +338,7 @@ def describe_span(history: History, calendar: Calendar, span: int) -> WindowSpan
     """What was published for one span: the newest version, if gates accept it, and what it supersedes."""
     versions = history.published(span)
     newest = versions[-1] if versions else None
-    withheld = None if newest is None else history.withheld(span)
+    withheld = history.withheld(span)
     return WindowSpan(
         span=span,
         label=calendar.label(span),

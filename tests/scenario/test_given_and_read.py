@@ -11,7 +11,7 @@ from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, O
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
-from spanwise.resolvers import Fixed, LatestSpans, RollingWindow
+from spanwise.resolvers import Fixed, LatestSpans, Previous, RollingWindow
 
 
 class Ingest(Component):
@@ -208,6 +208,44 @@ def test_the_same_data_ingested_once_more_is_no_correction(trial):
 
     assert again["Ingest"].outputs["examples"][0].name == "p/Ingest/examples/3/2"
     assert learned(trial.run(whole, span=4)) == "3v1 4v1"
+
+
+def test_a_day_that_a_node_has_not_made_is_not_left_out_in_silence(trial):
+    """The window does not end at the day before, whether the day is its last one or lies between."""
+    whole = pipeline(since=3)
+    trial.run(whole, span=3)
+    ingested(trial, version=1, span=4)
+    rest = RunRequest(selection=whole.select(first=["Window"]))
+
+    last = trial.run(whole, rest)["Window"].error
+
+    said = "  4: p/Ingest/examples/4/1 was ingested, but Clean has not read it. Make it from that:  spanwise run "
+    assert "the 2 spans 3 to 4" in last
+    assert said in last
+    assert said in trial.run(whole, span=5)["Window"].error
+    trial.run(whole, RunRequest(selection=whole.select(last=["Clean"]), span=4))
+    assert learned(trial.run(whole, rest)) == "4v1 5v1"
+
+
+class Yesterday(Component):
+    """Makes the labels of the day before, of that day and this one."""
+
+    def run(self, today: Input[Examples], before: Input[Examples | None], labels: Output[Examples]) -> None:
+        day = before or today
+        labels.span, labels.version, labels.split_names = day.span, day.version, ["train"]
+
+
+def test_a_window_of_what_is_made_a_day_later_ends_at_the_last_day_that_was_made(trial):
+    """What was ingested last is not made into one of its spans yet, and is no gap."""
+    ingest = Ingest(version=1, counts="number")
+    before = Previous(ingest["examples"])
+    late = Yesterday(today=ingest["examples"], before=before["examples"])
+    window = RollingWindow(late["labels"], size=2, since=2, name="Window")
+    whole = Pipeline("p", [ingest, before, late, window, Learn(examples=window["labels"])])
+    for span in (2, 3, 4):
+        last = trial.run(whole, span=span)
+
+    assert learned(last) == "2v1 3v1"
 
 
 # --- calendars

@@ -160,6 +160,31 @@ def test_a_gap_behind_a_node_that_has_not_read_a_correction_says_so(cleaned, cap
     assert [edition.value for edition in cleaned.learned().window] == [3]
 
 
+def test_a_refused_last_day_is_a_gap_of_a_window_behind_a_node(cleaned, capsys):
+    """The window does not end at the day before, of which the node made something last; each command works."""
+    for span, value in enumerate((1, 2, -3), start=1):
+        cleaned.arrive(span, 1, value)
+        cleaned.spanwise("run", "system.py", "--span", str(span))
+    capsys.readouterr()
+
+    assert cleaned.spanwise("window", "system.py") == 1
+    assert re.search(r" 3 +refused ", capsys.readouterr().out)
+    assert cleaned.spanwise("run", "system.py", "--from", "Window") == 1
+    said = capsys.readouterr().out
+    assert "  3: refused by Check in run 3: a value is below zero" in said
+    accept = next(command for command in printed(said) if command.startswith("accept"))
+    assert cleaned.spanwise(*shlex.split(accept)) == 0
+    capsys.readouterr()
+    assert cleaned.spanwise("run", "system.py", "--from", "Window") == 1
+    said = capsys.readouterr().out
+    assert "  3: system/Ingest/examples/3/1 is accepted, but Clean has not read it. Make it from that:" in said
+
+    make, resume = printed(said)
+
+    assert [cleaned.spanwise(*shlex.split(command)) for command in (make, resume)] == [0, 0]
+    assert [edition.value for edition in cleaned.learned().window] == [1, 2, -3]
+
+
 def test_a_part_that_begins_at_the_window_leaves_out_what_was_refused_since(lake):
     """As far as gaps are allowed; what the run before had given is not given by this one."""
     text = PIPELINE.replace("size=3,", "size=3, missing=1,")
