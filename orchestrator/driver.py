@@ -158,6 +158,7 @@ def history_of(
         origins,
         scope.ingests,
         Address(run.pipeline, *scope.ingested) if scope.ingested is not None else None,
+        scope.through,
         compared=scope.compared,
         awaited=scope.awaited,
     )

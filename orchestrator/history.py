@@ -31,11 +31,12 @@ class Withheld:
     verdict: Verdict | None = None  #: the refusal; None when it is not judged yet
     named: str = ""  #: the node that made it, where a command has to name it
     joined: str = ""  #: its span, where the span that does not count was made from another one of that node
+    through: str = ""  #: its span, where it was refused since the span that does not count was made from it
     unread_by: str = ""  #: the node of the channel, where it has not read that version, which no gate withholds
 
     def __str__(self) -> str:
         if self.verdict is not None:
-            return str(self.verdict)
+            return f"made from {self.through}, {self.verdict}" if self.through else str(self.verdict)
         if self.unread_by:
             known = "is accepted" if self.gates else "was ingested"
             return f"{self.artifact.name} {known}, but {self.unread_by} has not read it"
@@ -66,6 +67,7 @@ class History:
     origins: tuple[Address, ...] = ()  #: what the artifacts derive from span by span, as far as no gate judges it
     ingests: tuple[str, ...] = ()  #: the nodes that ingest spans for the artifacts
     ingested: Address | None = None  #: the channel of which each span is made into one of these
+    through: tuple[GatedSource, ...] = ()  #: what they may be made from through the choice of another resolver
     compared: bool = True  #: what is chosen is compared with what this run makes, so the champion is none of `mine`
     awaited: frozenset[str] = frozenset()  #: the nodes of this run of which pushes and blessings count
 
@@ -163,7 +165,8 @@ class History:
 
     def objection(self, artifact: Artifact) -> Withheld | None:
         """Why an artifact of a span does not count; None when it does."""
-        return next((w for source in self.gated if (w := self._object(source, artifact)) is not None), None)
+        found = (withheld for source in self.gated if (withheld := self._object(source, artifact)) is not None)
+        return next(found, None) or self._object_through(artifact)
 
     def find_refused(self, model: Artifact) -> Withheld | None:
         """What a model, or one that it was made of or trained on from, learned here and was refused since."""
@@ -398,6 +401,21 @@ class History:
         if refusal is None and standing.holds(gates):
             return None
         return Withheld(artifact=read, gates=gates, verdict=refusal, named=source.node, joined=self._label(read))
+
+    def _object_through(self, artifact: Artifact) -> Withheld | None:
+        """The refusal of something that an artifact was made from through the choice of another resolver."""
+        if not self.through:
+            return None
+        above = walk(self.store, [artifact], Direction.UP, carries=passes_rows).artifacts
+        for source in self.through:
+            there = f"{self._origin(source)}/"
+            read = [a for _, a in sorted(above.items()) if a.id != artifact.id and a.name.startswith(there)]
+            self._judge_ahead([a for a in read if a.name not in self._standings])
+            for each in read:
+                if (refusal := self._standing(each).refusal(source.gates)) is not None:
+                    named, label = "" if source.alone else source.node, self._label(each)
+                    return Withheld(artifact=each, gates=source.gates, verdict=refusal, named=named, through=label)
+        return None
 
     def _made_from(self, artifact: Artifact) -> set[int]:
         """The ids of all artifacts of the same span that this one was made from, or would be made from again."""

@@ -26,6 +26,7 @@ class Scope:
     origins: tuple[tuple[str, str], ...] = ()  #: node and key of what they derive from, as far as no gate judges it
     ingests: tuple[str, ...] = ()  #: the nodes that ingest spans for them, parents first
     ingested: tuple[str, str] | None = None  #: node and key of the channel of which each span is made into one of these
+    through: tuple[GatedSource, ...] = ()  #: what they may be made from through the choice of another resolver
     compared_by: tuple[str, ...] = ()  #: the nodes that compare its choice with what the run itself makes there
     used_by: tuple[str, ...] = ()  #: the other nodes that read its choice
     awaited: frozenset[str] = frozenset()  #: the nodes that have ended when it chooses

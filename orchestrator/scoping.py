@@ -2,11 +2,13 @@
 
 A resolver reads a channel of its own, or what derives from one span by span, such as the statistics of examples. Gates
 that judge what it derives from decide which spans count, whether the resolver stands behind them or, because they
-depend on it, before them. Who reads its choice decides whether that may be of this run.
+depend on it, before them. What it derives from through the choice of another resolver, such as the day before, has to
+count too. Who reads its choice decides whether that may be of this run.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +16,7 @@ from spanwise.orchestrator.comparison import split_readers
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError
 from spanwise.orchestrator.gate import Gate, calendar_of, has_spans, ingested_calendar, passed_by
+from spanwise.orchestrator.lineage import JUDGEMENTS
 from spanwise.orchestrator.scope import GatedSource, Scope
 
 
@@ -70,7 +73,35 @@ def _find_scope(
             ungated.append((origin.node, origin.key))
     above = ancestors(source.node) | {source.node}
     ingests = tuple(name for name in order if name in above and ingested_calendar(nodes[name]) is not None)
-    return Scope(*own, tuple(sources), tuple(ungated), ingests, _find_ingested(source, origins, ingests, nodes))
+    return Scope(
+        *own,
+        tuple(sources),
+        tuple(ungated),
+        ingests,
+        _find_ingested(source, origins, ingests, nodes),
+        tuple(_find_chosen(source, judges, nodes)),
+    )
+
+
+def _find_chosen(
+    source: Channel, judges: Mapping[tuple[str, str], Sequence[str]], nodes: Mapping[str, Node]
+) -> Iterator[GatedSource]:
+    """The judged channels from which a resolver's source is made through the choice of another one."""
+    todo, seen = [(source, False)], set()
+    while todo:
+        channel, chosen = todo.pop()
+        place = _origin_of(channel, nodes)
+        if (place, chosen) in seen:
+            continue
+        seen.add((place, chosen))
+        if chosen and place in judges:
+            yield GatedSource(*place, tuple(judges[place]), alone=len(judges) == 1)
+        producer = nodes[place[0]]
+        if isinstance(producer, Resolver):
+            todo += [(above, True) for above in producer.sources.values()]
+        elif isinstance(producer, Component):
+            read = itertools.chain(*producer.inputs.values())
+            todo += [(above, chosen) for above in read if above.kind.kind not in JUDGEMENTS]
 
 
 def _find_ingested(

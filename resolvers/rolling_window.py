@@ -229,6 +229,13 @@ def _describe_gap(gap: WindowSpan, source: str, history: History) -> str:
         return f"  {what}: {gap.withheld}. Make it from that:  {run}"
     if gap.withheld.verdict is None:
         return f"  {what}: {gap.withheld}. Judge it:  {run}"
+    if gap.withheld.through:
+        return (
+            f"  {what}: {gap.withheld}\n"
+            f"    Make it again, without that:  {run}\n"
+            f"    or accept {gap.withheld.through} as it is:  "
+            f"{describe_accept(source, gap.withheld.through, node=named)}"
+        )
     return (
         f"  {what}: {gap.withheld}\n"
         f"    Ingest a new version:  {run}\n"

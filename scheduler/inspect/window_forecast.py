@@ -139,7 +139,7 @@ class _PlannedHistory(History):
         found = super().withheld(span)
         if found is None or span not in self.planned:
             return found
-        by_person = found.verdict is not None and found.verdict.personal
+        by_person = found.verdict is not None and found.verdict.personal and not found.through
         return (
             found if by_person and version_of(found.artifact) == self._planned_version(span, found.artifact) else None
         )

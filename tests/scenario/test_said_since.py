@@ -111,6 +111,27 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, window, Learn(examples=window["examples"])])
 """
 
+LAG = f"""{HEAD}
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+
+class Features(Component):
+    def run(self, examples: Input[Examples], before: Input[Examples | None], features: Output[Examples]) -> None:
+        (features.path / "text").write_text(f"{{read_text(examples)}}<-{{before and read_text(before)}}")
+        features.span, features.version, features.split_names = examples.span, examples.version, ["train"]
+
+def flow() -> Pipeline:
+    ingest = Listed(lake="lake", name="Ingest")
+    check = Check(examples=ingest["examples"])
+    before = Previous(check["examples"], name="Before")
+    features = Features(examples=check["examples"], before=before["examples"])
+    window = RollingWindow(features["features"], size=2, since=1, name="Window")
+    learn = Learn(examples=window["features"])
+    push = Pusher(model=learn["model"], destination="serving")
+    return Pipeline("flow", [ingest, check, before, features, window, learn, push])
+"""
+
 TELL = """class Tell(Component):
     def run(self, model: Input[Model], destination: str, report: Output[Report]) -> None:
         (report.path / "text").write_text(model.name)
@@ -266,3 +287,55 @@ def test_what_goes_on_with_a_run_does_not_leave_out_the_span_of_it_that_was_refu
     assert code == 1
     said = capsys.readouterr().out
     assert "Window would leave out span 4, but Ingest gave flow/Ingest/examples/4/1 in this run: refused by" in said
+
+
+@pytest.fixture
+def lagging(tmp_path, monkeypatch):
+    """The features of each day are made from the day before as well; four days are learned, and a fifth is there."""
+    bench = CommandLine(tmp_path, monkeypatch, LAG)
+    for span in (1, 2, 3, 4, 5):
+        bench.arrive(span, "a")
+    for span in (1, 2, 3, 4):
+        assert bench("run", "flow.py", "--span", str(span)) == 0
+    return bench
+
+
+def last_learned(bench):
+    models = (bench.folder / ".spanwise/flow/Learn/model").glob("*/text")
+    return max(models, key=lambda path: int(path.parent.name)).read_text().split()
+
+
+def test_a_window_does_not_read_what_was_made_from_a_day_before_that_was_refused_since(lagging, capsys):
+    """The window wants days 4 and 5; the features of day 4 were made from day 3, and are made again without it."""
+    assert lagging("refuse", "flow.py", "--span", "3", "--because", "wrong unit") == 0
+    capsys.readouterr()
+
+    assert lagging("run", "flow.py", "--span", "5") == 1
+
+    said = capsys.readouterr().out
+    assert "  4: made from 3, refused by " in said
+    again, accept, resume = (line.partition("  spanwise ")[2] for line in said.splitlines() if ":  spanwise " in line)
+    assert again == "run flow.py --span 4 --to Check --to Features"
+    assert accept == "accept flow.py --span 3 --because TEXT"
+    assert [lagging(*command.split()) for command in (again, resume)] == [0, 0]
+    assert last_learned(lagging) == ["4v1a<-2v1a", "5v1a<-4v1a"]
+
+
+def test_what_was_made_from_a_refused_day_before_counts_once_that_is_accepted(lagging):
+    """The person takes the refusal back."""
+    assert lagging("refuse", "flow.py", "--span", "3", "--because", "wrong unit") == 0
+    assert lagging("accept", "flow.py", "--span", "3", "--because", "it was right") == 0
+
+    assert lagging("run", "flow.py", "--span", "5") == 0
+
+    assert last_learned(lagging) == ["4v1a<-3v1a", "5v1a<-4v1a"]
+
+
+def test_a_window_reads_what_was_made_from_an_older_version_of_the_day_before(lagging):
+    """A later version replaces what it was made from, and nobody has refused that: `tainted` says what to make again."""
+    lagging.arrive(3, "b", version=2)
+    assert lagging("run", "flow.py", "--span", "3", "--to", "Features") == 0
+
+    assert lagging("run", "flow.py", "--span", "5") == 0
+
+    assert last_learned(lagging) == ["4v1a<-3v1a", "5v1a<-4v1a"]
