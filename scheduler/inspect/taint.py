@@ -22,6 +22,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, StorageError, UsageError
 from spanwise.orchestrator.history import identity_of, versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
+from spanwise.orchestrator.making import find_making
 from spanwise.orchestrator.node_history import find_newest_successes, find_renamed
 from spanwise.orchestrator.renewal import current_without_span
 from spanwise.orchestrator.run import Execution, Run, format_source
@@ -42,6 +43,7 @@ from spanwise.scheduler.formatting import (
     format_count,
     format_size,
     format_span,
+    format_spans,
     format_table,
     run_calendar,
     span_document,
@@ -92,6 +94,7 @@ class TaintReport:
     others: tuple[Artifact, ...]  #: other artifacts made from it: examples, statistics, evaluations, …
     corrected: bool  #: every wrong version has a newer one
     reached: bool  #: the newest window of a node that trains still contains the span, or may
+    through: tuple[int, ...]  #: other spans that the window contains, made from it through the choice of a resolver
     outlived: bool  #: the newest model of each node that trained these is not tainted
     backfill: str  #: the command that trains without the wrong data
     target: str  #: the span in it, `SPAN` or `NODE=SPAN`
@@ -185,13 +188,16 @@ def trace_taint(
     successors = _find_successors(store, lineage, models)
     asked = [channels[address] for address in versions]
     reached = _in_newest_window(store, asked, span, models, successors, calendar)
+    through = _find_made_through(store, lineage, span, models, successors, calendar, [*itertools.chain(*asked)])
     newest_spans = (next(_spans(store, address, calendar), span) for address in versions)
-    target = span if reached is not False else min(newest_spans)
+    target = span if reached is not False or through else min(newest_spans)
     file = source or format_source(newest.source) or f"{pipeline}.py"
     typed = [word for argument in newest.typed for word in ("--param", argument)]
-    force = ["--force"] if reached is None else []  # or it would be left out if no window contains it
+    force = ["--force"] if reached is None or through else []  # or it would be left out if no window contains it
     alone = next(iter(versions)).node if len(versions) == 1 < len(channels) else ""  # others may not have this span
-    again = f"{alone}={format_span(target, calendar)}" if alone else format_span(target, calendar)
+    label = "..".join(format_span(each, calendar) for each in sorted({target, *through[-1:]}))
+    again = f"{alone}={label}" if alone else label
+    options = _options_through(store, itertools.chain(*asked), target, through)
     return TaintReport(
         pipeline=pipeline,
         span=span,
@@ -202,8 +208,9 @@ def trace_taint(
         others=tuple(sorted((a for a in lineage.artifacts.values() if a.id not in mine), key=lambda a: a.id)),
         corrected={a.id for a in wrong} <= {a.id for a in superseded},
         reached=reached is not False,
+        through=through,
         outlived=_are_outlived(store, models, successors),
-        backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again, *force]),
+        backfill=shlex.join(["spanwise", "backfill", file, *typed, "--span", again, *options, *force]),
         target=again,
         typed=newest.typed,
     )
@@ -424,6 +431,48 @@ def _in_newest_window(
     return True if True in found else None if None in found or not found else False
 
 
+def _find_made_through(
+    store: Store,
+    lineage: Lineage,
+    span: int,
+    models: Sequence[TaintedModel],
+    successors: Mapping[Address, Address],
+    calendar: Calendar,
+    ingested: Collection[Address],
+) -> tuple[int, ...]:
+    """The other spans of which the newest window reads what was made from this one, by a run that ingested them.
+
+    Such a run has chosen this span, as that of the day before; one that joins this span with another ingests both.
+    """
+    steps = [step for tainted in models if (step := lineage.producer(tainted.model.id)) is not None]
+    read = {_address(lineage.artifacts[number]) for step in steps for number in step.inputs}
+    made = {
+        (_address(artifact), other)
+        for artifact in lineage.artifacts.values()
+        if _address(artifact) in read
+        if isinstance(other := artifact.properties.get("span"), int) and other != span
+        if records.artifact_calendar(artifact, calendar) is calendar
+    }
+    found = set()
+    for address, other in made:
+        current = versions_of(store, address, other, calendar)[-1]
+        making = find_making(store, current)
+        given = [a for each in ingested if each.node in making for a in making[each.node].outputs.get(each.key, ())]
+        if current.id not in lineage.artifacts or all(a.properties.get("span") != other for a in given):
+            continue
+        if _in_newest_window(store, [[address]], other, models, successors, calendar) is not False:
+            found.add(other)
+    return tuple(sorted(found))
+
+
+def _options_through(store: Store, ingested: Iterable[Address], first: int, through: Sequence[int]) -> list[str]:
+    """The options of a backfill that makes these spans again before it trains."""
+    if not through:
+        return []
+    there = {span for address in ingested for span in range(first, through[-1] + 1) if store.of_span(address, span)}
+    return ["--train-once", *(["--skip-absent"] if len(there) <= through[-1] - first else [])]
+
+
 def _window_contains(
     store: Store, names: Sequence[Address], span: int, model: Artifact, calendar: Calendar
 ) -> bool | None:
@@ -495,6 +544,7 @@ def taint_document(found: TaintReport) -> Document:
         "others": [records.artifact_document(a, found.calendar) for a in found.others],
         "corrected": found.corrected,
         "in_newest_window": found.reached,
+        "through": [format_span(each, found.calendar) for each in found.through],
         "outlived": found.outlived,
         "backfill": found.backfill,
     }  # fmt: skip
@@ -547,9 +597,12 @@ def _format_remedy(found: TaintReport, span: str) -> Iterator[str]:
         if found.outlived:
             yield "The newest model learned without it."
             return
+    if found.through:
+        others = format_spans(found.through, found.calendar)
+        yield f"The newest window reads what was made from {span} for {others}, which has to be made again too."
     if not found.corrected:
         yield f"No newer version of {span} was ingested yet. Add a corrected version next to it, and then:"
-    if not found.reached:
+    if not found.reached and not found.through:
         warm = any(tainted.bases for tainted in found.models)
         yield f"The newest window no longer contains {span}" + (
             ": models were warm-started from tainted ones, which a backfill is not." if warm else "."

@@ -339,3 +339,23 @@ def test_a_window_reads_what_was_made_from_an_older_version_of_the_day_before(la
     assert lagging("run", "flow.py", "--span", "5") == 0
 
     assert last_learned(lagging) == ["4v1a<-3v1a", "5v1a<-4v1a"]
+
+
+@pytest.mark.parametrize("refused", [True, False], ids=["refused", "superseded"])
+def test_what_tainted_prints_makes_again_what_was_made_from_a_wrong_day_before(lagging, refused):
+    """The window has left day 3 behind, and reads day 4, of which the features were made from it."""
+    assert lagging("run", "flow.py", "--span", "5") == 0
+    lagging.arrive(3, "b", version=2)
+    if refused:
+        assert lagging("refuse", "flow.py", "--span", "3", "--because", "wrong unit") == 0
+    else:
+        assert lagging("run", "flow.py", "--span", "3", "--to", "Features") == 0
+    before = lagging.ask("tainted", "flow", "--span", "3", "--version", "1")
+    assert (before["in_newest_window"], before["through"]) == (False, ["4"])
+    assert before["backfill"] == "spanwise backfill flow.py --span 3..4 --train-once --force"
+
+    assert lagging(*before["backfill"].split()[1:]) == 0
+
+    assert last_learned(lagging) == ["4v1a<-3v2b", "5v1a<-4v1a"]
+    after = lagging.ask("tainted", "flow", "--span", "3", "--version", "1")
+    assert (after["outlived"], after["serving"], after["through"]) == (True, [], [])
