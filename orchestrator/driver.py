@@ -24,6 +24,7 @@ from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, identity_of, span_of, version_key, version_of, versions_of
 from spanwise.orchestrator.integrity import describe_restore, describe_way_round, recreate_command
+from spanwise.orchestrator.making import name_spans
 from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.run import Execution, Run, quote_pipeline
 from spanwise.orchestrator.run_facts import read_run_facts
@@ -403,7 +404,12 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     models = [a for a in gone if a.id in chosen and a.kind == Model.kind]
     commands = list(
         dict.fromkeys(
-            recreate_command(run, artifact, judges_of(store, "accepted", artifact))
+            recreate_command(
+                run,
+                artifact,
+                judges_of(store, "accepted", artifact),
+                spans=name_spans(store, artifact, calendar=run.calendar),
+            )
             for artifact in gone
             if artifact not in models
         )

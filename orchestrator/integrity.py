@@ -73,11 +73,16 @@ def find_damages(artifacts: Iterable[Artifact]) -> Iterator[Damage]:
 
 
 def verify_inputs(
-    node: str, run: Run, inputs: Iterable[Artifact], judges: Mapping[str, Sequence[str]] | None = None
+    node: str,
+    run: Run,
+    inputs: Iterable[Artifact],
+    judges: Mapping[str, Sequence[str]] | None = None,
+    spans: Mapping[str, str] | None = None,
 ) -> None:
     """Refuses inputs whose files are not those that were published: the result would be wrong in silence.
 
-    `judges` are the gates that have judged each of them, by its name.
+    `judges` are the gates that have judged each of them, by its name, and `spans` the options that name the spans that
+    it was made of, where several nodes ingest.
 
     Raises:
         DamagedArtifact: names the files, and the commands that create them again.
@@ -90,7 +95,7 @@ def verify_inputs(
     facts = {"artifacts": len(artifacts), "size_bytes": sum(a.size_bytes for a in artifacts)}
     log.info("inputs-verified", extra={**facts, "damaged": len(damages), "took_s": round(time.monotonic() - began, 3)})
     if damages:
-        raise DamagedArtifact(damage_message(node, run, damages, judges or {}))
+        raise DamagedArtifact(damage_message(node, run, damages, judges or {}, spans or {}))
 
 
 def stamp(artifacts: Iterable[Artifact]) -> Stamps:
@@ -106,7 +111,12 @@ def stamp(artifacts: Iterable[Artifact]) -> Stamps:
 
 
 def refuse_written(
-    node: str, run: Run, inputs: Sequence[Artifact], before: Stamps, judges: Mapping[str, Sequence[str]]
+    node: str,
+    run: Run,
+    inputs: Sequence[Artifact],
+    before: Stamps,
+    judges: Mapping[str, Sequence[str]],
+    spans: Mapping[str, str],
 ) -> None:
     """Refuses what a node has made if files that it reads are others than before: nobody else would see it in this run.
 
@@ -120,15 +130,24 @@ def refuse_written(
     if damages := list(find_damages(artifact for artifact in inputs if artifact.id in changed)):
         raise DamagedArtifact(
             "The files of an input were written to while the node ran; it may write to its outputs alone.\n"
-            + damage_message(node, run, damages, judges)
+            + damage_message(node, run, damages, judges, spans)
         )
 
 
-def damage_message(node: str, run: Run, damages: Iterable[Damage], judges: Mapping[str, Sequence[str]]) -> str:
+def damage_message(
+    node: str, run: Run, damages: Iterable[Damage], judges: Mapping[str, Sequence[str]], spans: Mapping[str, str]
+) -> str:
     """Who reads what, what is there instead, and what to type next."""
     found = list(damages)
     commands = dict.fromkeys(
-        recreate_command(run, damage.artifact, judges.get(damage.artifact.name, ()), anew=True) for damage in found
+        recreate_command(
+            run,
+            damage.artifact,
+            judges.get(damage.artifact.name, ()),
+            spans=spans.get(damage.artifact.name, ""),
+            anew=True,
+        )
+        for damage in found
     )
     ways = ["Restore these files from a backup, or create them again:", *(f"  {command}" for command in commands)]
     return (
@@ -155,15 +174,19 @@ def describe_way_round(model: Artifact) -> str:
     )
 
 
-def recreate_command(run: Run, artifact: Artifact, judges: Sequence[str] = (), *, anew: bool = False) -> str:
+def recreate_command(
+    run: Run, artifact: Artifact, judges: Sequence[str] = (), *, spans: str = "", anew: bool = False
+) -> str:
     """The command that publishes an artifact again: runs its node, and all before it, for its span.
 
-    `judges` are the gates that have judged it: they judge what is published anew, or no window would read it.
+    `judges` are the gates that have judged it: they judge what is published anew, or no window would read it. `spans`
+    are the options that name the spans that it was made of, where these are known: nodes may have ingested others.
     `anew` also where a cached result looks whole, because its files have the right sizes.
     """
     span = artifact.properties.get("span", run.span)
     calendar = Calendar.from_name(artifact.properties.get("calendar", run.calendar))
-    named = f" --span {calendar.label(span)}" if isinstance(span, int) else ""
+    own = f" --span {calendar.label(span)}" if isinstance(span, int) else ""
+    named = f" {spans}" if spans else own
     node = artifact.name.split("/")[1]
     again = " --no-cache" if anew else ""
     last = " ".join(f"--to {name}" for name in judges or [node])

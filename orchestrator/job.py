@@ -51,6 +51,8 @@ class NodeJob:
     checkpoints: str
     snapshots: str
     judges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: the gates that have judged what is verified
+    spans: Mapping[str, str] = field(default_factory=dict)
+    """The options that name the spans of what is verified, by its name, where several nodes ingest for it."""
     limits: Limits = field(default_factory=Limits)
     archive: ArtifactArchive | None = None  #: where the files of outputs are kept besides
     origins: Mapping[str, ModelOrigin] = field(default_factory=dict)  #: of each model that is read, by its name

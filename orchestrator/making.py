@@ -6,6 +6,7 @@ import itertools
 from datetime import datetime
 
 from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.store import Store
 
@@ -37,3 +38,27 @@ def find_making(store: Store, artifact: Artifact, *, as_of: datetime | None = No
             read = itertools.chain(*executions[name].inputs.values())
             todo += [each.name.split("/")[1] for each in read if each.name.startswith(f"{run.pipeline}/")]
     return found
+
+
+def name_spans(store: Store, artifact: Artifact, *, calendar: str) -> str:
+    """The options of `spanwise run` that name the spans that were ingested in the run that made an artifact.
+
+    Empty where that is not known, and of what has no span of its own where one node ingests. `calendar` is that of
+    spans that record none.
+    """
+    making = find_making(store, artifact)
+    given = {
+        name: next((a for a in itertools.chain(*made.outputs.values()) if "span" in a.properties), None)
+        for name, made in sorted(making.items(), key=lambda item: item[1].id)
+        if not any(made.inputs.values())
+    }
+    labels = {
+        name: Calendar.from_name(a.properties.get("calendar") or calendar).label(span)
+        for name, a in given.items()
+        if a is not None and isinstance(span := a.properties["span"], int)
+    }
+    if len(labels) <= 1 and "span" not in artifact.properties:
+        return ""
+    if len(set(labels.values())) == 1:
+        return f"--span {next(iter(labels.values()))}"
+    return " ".join(f"--span {name}={label}" for name, label in labels.items())

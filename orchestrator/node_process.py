@@ -114,7 +114,7 @@ def _work(pipeline: Pipeline, job: NodeJob, line: Connection) -> dict[str, tuple
             with checkpoints.watched():
                 node.run(**arguments | {signature.attempt: attempt})
         loose_ends.tie_up(spared=workers)
-        integrity.refuse_written(node.name, job.run, read, before, job.judges)
+        integrity.refuse_written(node.name, job.run, read, before, job.judges, job.spans)
     finally:
         shutil.rmtree(job.scratch, ignore_errors=True)
     if job.replica.rank:
@@ -139,7 +139,7 @@ def _verify(node: Component, job: NodeJob) -> dict[str, str]:
     """
     optional = node.may_be_damaged()
     needed = {a.id for name, found in job.inputs.items() if name not in optional for a in found}
-    integrity.verify_inputs(node.name, job.run, [a for a in job.verify if a.id in needed], job.judges)
+    integrity.verify_inputs(node.name, job.run, [a for a in job.verify if a.id in needed], job.judges, job.spans)
     others = integrity.find_damages(a for a in job.verify if a.id not in needed)
     return {damage.artifact.name: damage.found for damage in others}
 

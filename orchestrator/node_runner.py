@@ -18,12 +18,13 @@ from spanwise.orchestrator.component import Component, Node, Resolver, list_defa
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
 from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StorageError, StoreError
 from spanwise.orchestrator.executor import Executor
-from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes
+from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes, ingested_calendar
 from spanwise.orchestrator.history import span_of, version_of
 from spanwise.orchestrator.job import JobEnded, NodeJob
 from spanwise.orchestrator.lease import Lease
 from spanwise.orchestrator.lineage import may_hold_rows
 from spanwise.orchestrator.log_uploads import LogUploads
+from spanwise.orchestrator.making import name_spans
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.pool import Pools, Slot
 from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
@@ -241,6 +242,7 @@ class NodeRunner:
                 inputs=inputs,
                 verify=unverified,
                 judges={a.name: found for a in unverified if (found := self._judges(a))},
+                spans={a.name: named for a in unverified if (named := self._name_spans(a))},
                 origins={m.name: _origin_of(self.store.producer(m)) for m in _models(inputs)},
                 verdicts=self._personal_verdicts(_models(inputs)),
                 prepared=plan.prepared,
@@ -287,6 +289,14 @@ class NodeRunner:
         if "span" not in artifact.properties:
             return ()
         return tuple(name for name in judges_of(self.store, "accepted", artifact) if name in self.pipeline.nodes)
+
+    def _name_spans(self, artifact: Artifact) -> str:
+        """The options that name the spans that an artifact was made of, where several nodes ingest for it."""
+        node = artifact.name.split("/")[1]
+        above = self.pipeline.ancestors(node) if node in self.pipeline.nodes else ()
+        if sum(ingested_calendar(self.pipeline.nodes[name]) is not None for name in above) <= 1:
+            return ""
+        return name_spans(self.store, artifact, calendar=self.run.calendar)
 
     @property
     def _folder(self) -> Path:

@@ -17,6 +17,7 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.driver import is_on_disk
 from spanwise.orchestrator.integrity import Damage, find_damages, recreate_command
+from spanwise.orchestrator.making import name_spans
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store, is_marked
 from spanwise.orchestrator.verdict import judges_of
@@ -66,7 +67,11 @@ def check_artifacts(
         for damage in _find_damages(there) if deep else _find_missing(there):
             if not is_marked(store, COLLECTED, damage.artifact):  # it may have been collected meanwhile
                 command = recreate_command(
-                    _of_project(run, copied), damage.artifact, judges_of(store, "accepted", damage.artifact), anew=True
+                    _of_project(run, copied),
+                    damage.artifact,
+                    judges_of(store, "accepted", damage.artifact),
+                    spans=name_spans(store, damage.artifact, calendar=run.calendar),
+                    anew=True,
                 )
                 words = shlex.join(elsewhere)
                 again = f"{command} {words}" if words else command

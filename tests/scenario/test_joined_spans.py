@@ -2,9 +2,12 @@
 
 import re
 import shlex
+import shutil
 
 import pytest
 
+from spanwise.orchestrator import Calendar
+from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from tests.scenario.command_line import CommandLine
 
 FLOW = '''
@@ -362,6 +365,56 @@ def test_a_correction_that_was_not_joined_yet_prints_the_run_that_joins_it(laggi
     assert lagging("run", "flow.py", "--from", "Window") == 0
 
     assert lagging.learned == ["11-20v1+11-19v1", "11-21v2+11-20v1", "11-22v1+11-21v1"]
+
+
+def break_files(joined, how, name):
+    """Removes the files of an artifact, or changes them without changing their size."""
+    file = joined.store.artifact(name).path / "text"
+    if how == "removed":
+        shutil.rmtree(file.parent)
+    else:
+        file.chmod(0o644)
+        file.write_text(file.read_text().replace("v", "w"))
+
+
+def check(joined):
+    """The commands for broken files, as `spanwise doctor --deep` prints them."""
+    found = check_artifacts(joined.store, "flow", Checked(), deep=True)
+    return [report.recreate.removeprefix("spanwise ").split() for report in found]
+
+
+@pytest.mark.parametrize("how", ["removed", "changed"])
+@pytest.mark.parametrize("which", ["lagging", "monthly", "same"])
+def test_what_is_printed_for_broken_files_of_joined_spans_joins_them_as_before(request, capsys, which, how):
+    """Where a node would read them, and by `spanwise doctor`: the commands name the spans of all nodes."""
+    joined = request.getfixturevalue(which)
+    before = joined.learned
+    break_files(joined, how, f"flow/Join/features/{Calendar.DAY.parse('2026-11-21')}/1")
+
+    (found,) = check(joined)
+    capsys.readouterr()
+    assert joined("run", "flow.py", "--from", "Window", "--no-cache") != 0
+    command = printed(capsys.readouterr().out)[0]
+
+    other = {"lagging": "prices=2026-11-20", "monthly": "prices=2026-11"}.get(which)
+    spans = ["--span", "clicks=2026-11-21", "--span", other] if other else ["--span", "2026-11-21"]
+    assert found == ["run", "flow.py", *spans, "--to", "Join", "--no-cache"]
+    assert [word for word in command if word != "--no-cache"] == ["run", "flow.py", *spans, "--to", "Join"]
+    assert joined(*command) == 0
+    assert joined("run", "flow.py", "--from", "Window", "--no-cache") == 0
+    assert joined.learned == before
+
+
+def test_what_is_printed_for_removed_files_of_one_node_ingests_its_span(monthly):
+    """Prices are counted by the month, and clicks by the day; the prices alone are ingested again."""
+    month = Calendar.MONTH.parse("2026-11")
+    break_files(monthly, "removed", f"flow/prices/examples/{month}/1")
+
+    (command,) = check(monthly)
+
+    assert monthly(*command) == 0
+    made = monthly.store.artifact(f"flow/prices/examples/{month}/2")
+    assert (made.path / "text").read_text() == "11v1"
 
 
 PRICES_FIRST = MONTHLY.replace(
