@@ -7,13 +7,15 @@ import itertools
 import logging
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spanwise.orchestrator import publisher
 from spanwise.orchestrator.artifact import Artifact, Judgement, Model
-from spanwise.orchestrator.calendar import Calendar
+from spanwise.orchestrator.calendar import Calendar, Version
+from spanwise.orchestrator.collection import channel_of
 from spanwise.orchestrator.component import Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
 from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StorageError, StoreError
@@ -304,9 +306,11 @@ class NodeRunner:
 
 
 def _origin_of(maker: Execution) -> ModelOrigin:
-    read = itertools.chain(*maker.inputs.values())
-    rows = [a for a in read if may_hold_rows(a.kind) and isinstance(a.properties.get("span"), int)]
-    return ModelOrigin(maker.run_name, frozenset((span_of(a), version_of(a)) for a in rows))
+    spans: dict[str, set[tuple[int, Version]]] = defaultdict(set)
+    for artifact in itertools.chain(*maker.inputs.values()):
+        if may_hold_rows(artifact.kind) and isinstance(artifact.properties.get("span"), int):
+            spans[channel_of(artifact)].add((span_of(artifact), version_of(artifact)))
+    return ModelOrigin(maker.run_name, {channel: frozenset(found) for channel, found in spans.items()})
 
 
 def _models(inputs: Artifacts) -> list[Artifact]:

@@ -70,7 +70,7 @@ class ModelOrigin:
     """How a model was made."""
 
     run: str  #: `pipeline/number`
-    spans: frozenset[tuple[int, int | None]]  #: with their versions, of the rows that it was made of
+    spans: Mapping[str, frozenset[tuple[int, int | None]]]  #: with their versions, of each channel that it read rows of
 
 
 @dataclass(frozen=True, kw_only=True)

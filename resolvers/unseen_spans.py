@@ -123,12 +123,12 @@ class UnseenSpans(RollingWindow):
 
 
 def _spans_learned(history: History, model: Artifact, beside: Artifact) -> set[int]:
-    """The spans that a model and its bases learned from.
+    """The spans that a model, its bases and those that it was made of learned from.
 
     Empty when one of them does not say, or counted them by another calendar than the examples beside it.
     """
     learned: set[int] = set()
-    for each in _with_bases(history, model):
+    for each in _with_models_above(history, model):
         if not each.spans or _other_calendar(history, each, beside) is not None:
             return set()
         learned |= set(each.spans)
@@ -143,10 +143,13 @@ def _other_calendar(history: History, model: Artifact, beside: Artifact) -> str 
     return next((str(name) for name in recorded if None not in (name, wanted) and name != wanted), None)
 
 
-def _with_bases(history: History, model: Artifact) -> Iterator[Model]:
-    """A model, the one that it was warm-started from, and so on."""
-    base: str | None = model.name
-    while base is not None:
-        each = history.store.artifact(base).as_kind(Model)
+def _with_models_above(history: History, model: Artifact) -> Iterator[Model]:
+    """A model, those that it was warm-started from or made of, and so on."""
+    todo, seen = [model.as_kind(Model)], {model.name}
+    while todo:
+        each = todo.pop()
         yield each
-        base = each.base
+        read = [a for a in itertools.chain(*history.store.producer(each).inputs.values()) if a.kind == Model.kind]
+        base = [] if each.base is None else [history.store.artifact(each.base)]
+        todo += [above.as_kind(Model) for above in (*base, *read) if above.name not in seen]
+        seen.update(above.name for above in todo)

@@ -17,6 +17,7 @@ from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation, Examp
 from spanwise.orchestrator.beam_settings import BEAM_PARAMETERS, BeamOptions, check_given, choose_beam
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import strip_addresses
+from spanwise.orchestrator.collection import channel_of
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, UnreadableInput
 from spanwise.orchestrator.signature import Attempt, Input, ModelOrigin, Output, check_call
@@ -481,8 +482,9 @@ def _find_other_versions(measured: Sequence[Examples], baseline: str, origins: M
     `train`, where the model has learned it, to the split that is measured.
     """
     versions = {examples.span: examples.version for examples in measured}
-    learned = origins[baseline].spans if baseline in origins else ()
-    others = sorted((span, version) for span, version in learned if version != versions.get(span, version))
+    read = origins[baseline].spans if baseline in origins else {}
+    learned = read.get(channel_of(measured[0]), next(iter(read.values())) if len(read) == 1 else ())
+    others = sorted((span, version) for span, version in learned if version not in (None, versions.get(span, version)))
     if not others:
         return None
     found = format_versions(others, Calendar.from_name(measured[0].calendar))

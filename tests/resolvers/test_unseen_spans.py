@@ -143,6 +143,16 @@ def test_what_is_made_of_a_model_that_learned_a_refused_span_is_passed_over(publ
     assert chosen(published, gated=GATED) == ([3], clean.name)
 
 
+def test_what_is_made_of_a_model_has_learned_its_spans(published):
+    """An ensemble that records the one day on which it weighed its models was judged on a day that one had learned."""
+    read = [published.span(span) for span in (1, 2, 3)]
+    before = published.a_model(spans=[1], inputs=read[:1])
+    member = published.a_model(spans=[2, 3], inputs=read[1:])
+    published.a_model(spans=[1], inputs=[member, read[0]])
+
+    assert chosen(published) == ([3], before.name)
+
+
 def test_bad_use_is_refused_when_it_is_built(published):
     """Channels in the wrong order, a size of nothing, an offset that is no number."""
     with pytest.raises(PipelineError, match="takes examples, then a channel of models"):

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.components import Evaluator, ExampleGen, Pusher, Threshold, Trainer
+from spanwise.orchestrator import Component, Examples, Input, Model, Output
 from spanwise.resolvers import Champion, RollingWindow
 from tests.components.flow import Bench, only
 
@@ -112,3 +113,46 @@ def test_a_champion_of_other_days_is_compared_without_a_remark(tmp_path, correct
         desk.arrive(2, 2, fare=1)
 
     assert report(desk.run(2))["baseline_versions"] is None
+
+
+class Lent(Component):
+    """Prices of the same day, in a version of their own."""
+
+    def run(self, examples: Input[Examples], prices: Output[Examples]) -> None:
+        prices.span, prices.version, prices.split_names = examples.span, 7, ["train"]
+
+
+class LearnBoth(Component):
+    def run(self, rides: Input[Examples], prices: Input[Examples], model: Output[Model], known: float) -> None:
+        (model.path / "known.json").write_text(json.dumps({str(ride): known for ride in range(300)}))
+
+
+def test_versions_of_another_source_are_none_of_what_is_measured(tmp_path):
+    """A model that was rightly refused was explained away by the version of its prices."""
+    desk = Desk(tmp_path)
+    desk.arrive(1, 1, fare=100)
+
+    def run(known):
+        ingest = ExampleGen(pattern=f"{tmp_path}/lake/{{SPAN}}/v{{VERSION}}/*.csv")
+        lent = Lent(examples=ingest["examples"])
+        learned = LearnBoth(rides=ingest["examples"], prices=lent["prices"], known=known)
+        champion = Champion(learned["model"])
+        evaluator = Evaluator(
+            examples=ingest["examples"],
+            model=learned["model"],
+            baseline=champion["model"],
+            label="fare",
+            predict_fn=recall,
+            metrics=("mae",),
+            thresholds={"mae": Threshold(max_rise=0.1)},
+            replicates=0,
+        )
+        pusher = Pusher(model=learned["model"], blessing=evaluator["blessing"], destination=str(tmp_path / "serving"))
+        return desk.bench.run(ingest, lent, learned, champion, evaluator, pusher, span=1).executions
+
+    run(known=1.0)
+
+    refused = run(known=-500.0)
+
+    assert verdict(refused)["blessed"] == 0
+    assert len(verdict(refused)["reasons"]) == 1
