@@ -10,7 +10,7 @@ from functools import cached_property
 
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar, Version
-from spanwise.orchestrator.lineage import Direction, passes_rows, walk
+from spanwise.orchestrator.lineage import Direction, may_hold_rows, passes_rows, walk
 from spanwise.orchestrator.making import find_making
 from spanwise.orchestrator.renewal import current_of_span, current_of_spans, current_without_span
 from spanwise.orchestrator.run import Execution, Run
@@ -403,10 +403,14 @@ class History:
         return Withheld(artifact=read, gates=gates, verdict=refusal, named=source.node, joined=self._label(read))
 
     def _object_through(self, artifact: Artifact) -> Withheld | None:
-        """The refusal of something that an artifact was made from through the choice of another resolver."""
+        """The refusal of rows that an artifact was made from through the choice of another resolver.
+
+        What a model predicts is not made from what that has learned, nor features from what their graph has seen.
+        """
         if not self.through:
             return None
-        above = walk(self.store, [artifact], Direction.UP, carries=passes_rows).artifacts
+        rows = walk(self.store, [artifact], Direction.UP, carries=lambda read, _made: may_hold_rows(read.kind))
+        above = rows.artifacts
         for source in self.through:
             there = f"{self._origin(source)}/"
             read = [a for _, a in sorted(above.items()) if a.id != artifact.id and a.name.startswith(there)]

@@ -16,7 +16,7 @@ from spanwise.orchestrator.comparison import split_readers
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 from spanwise.orchestrator.errors import PipelineError
 from spanwise.orchestrator.gate import Gate, calendar_of, has_spans, ingested_calendar, passed_by
-from spanwise.orchestrator.lineage import JUDGEMENTS
+from spanwise.orchestrator.lineage import may_hold_rows
 from spanwise.orchestrator.scope import GatedSource, Scope
 
 
@@ -101,7 +101,7 @@ def _find_chosen(
             todo += [(above, True) for above in producer.sources.values()]
         elif isinstance(producer, Component):
             read = itertools.chain(*producer.inputs.values())
-            todo += [(above, chosen) for above in read if above.kind.kind not in JUDGEMENTS]
+            todo += [(above, chosen) for above in read if may_hold_rows(above.kind.kind)]
 
 
 def _find_ingested(

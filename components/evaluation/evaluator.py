@@ -478,8 +478,8 @@ def _bless(
 def _find_other_versions(measured: Sequence[Examples], baseline: str, origins: Mapping[str, ModelOrigin]) -> str | None:
     """The versions of these spans that the baseline learned from and that are not measured; None where there are none.
 
-    Rows are divided by a hash of the whole row, unless told otherwise. One that was corrected may have moved from
-    `train`, where the model has learned it, to the split that is measured.
+    Rows are divided by a hash of the whole row unless there is a `split_key`. One that was corrected may have moved
+    from `train`, where the model has learned it, to the split that is measured.
     """
     versions = {examples.span: examples.version for examples in measured}
     read = origins[baseline].spans if baseline in origins else {}
