@@ -14,9 +14,9 @@ The contract, for whoever adds an op (one file in `ops/`: a frozen dataclass and
 - An op that leaves a seed open has a field `seed` that is None; `assign_seeds` puts a number there before opening.
   One that opens datasets has a field `place`, which `assign_seeds` sets: no two of them draw the same seeds.
 - What can be set while the stream runs is a `Knob`, registered with `opening.tuner` when the stream is opened.
-- A stream that opens datasets later than itself, one after another, does so from a `Series` of its opening, and its
-  state has `Series.unopened`. One that reads its input again from the beginning when it is restored has the input's
-  state before the first element in its own, until it has read all. So it is known what a state still needs.
+- A stream that opens datasets later than itself, one after another, does so from an `InputSeries` of its opening, and
+  its state has `InputSeries.unopened`. One that reads its input again from the beginning when it is restored has the
+  input's state before the first element in its own, until it has read all. So it is known what a state still needs.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Opening:
     commits: CommitRegistry | None = None  #: the pass's streams whose elements are committed
     budget: PassLimits | None = None  #: of the pass; None for no limits
     report: Callable[[object], None] | None = None  #: receives the reports of ops: `SnapshotUse`
-    path: tuple[int, ...] = ()  #: of each `Series` around the op: its own number, then that of the dataset in it
+    path: tuple[int, ...] = ()  #: of each `InputSeries` around the op: its own number, then that of the dataset in it
     numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)  #: of what is opened at this path
 
     def open(self, op: Op) -> Stream:
@@ -173,7 +173,7 @@ class Opening:
         return (*self.path, next(self.numbers))
 
 
-class Series:
+class InputSeries:
     """Datasets that a stream opens one after another, later than itself."""
 
     def __init__(self, opening: Opening) -> None:

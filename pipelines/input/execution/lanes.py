@@ -11,7 +11,7 @@ from typing import TypeVar
 from spanwise.pipelines.input.execution.ahead import AheadStream
 from spanwise.pipelines.input.execution.turns import DatasetSlot, InterleaveStream, Turns
 from spanwise.pipelines.input.execution.window import Permits
-from spanwise.pipelines.input.op import Element, Knob, Series, State, Stream
+from spanwise.pipelines.input.op import Element, InputSeries, Knob, State, Stream
 from spanwise.pipelines.input.tuning.reading import CallTimes
 
 SlotOrNone = TypeVar("SlotOrNone", DatasetSlot, "DatasetSlot | None")
@@ -136,7 +136,7 @@ def _start_slot(slot: SlotOrNone) -> SlotOrNone:
 class DeferredStream(Stream):
     """A stream that is opened by whoever takes its first element; without any, if that fails."""
 
-    def __init__(self, opening: Callable[[], Stream], series: Series, number: int) -> None:
+    def __init__(self, opening: Callable[[], Stream], series: InputSeries, number: int) -> None:
         self._opening: Callable[[], Stream] | None = opening
         self._unopened = series.unopened(number, 0)
         self._stream: Stream | None = None

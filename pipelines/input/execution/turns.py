@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.errors import FunctionFailed, StateMismatch
-from spanwise.pipelines.input.op import Element, PassLimits, Series, State, Stream
+from spanwise.pipelines.input.op import Element, InputSeries, PassLimits, State, Stream
 from spanwise.pipelines.input.rows import RowCursor
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Turns:
     block: int  #: how many elements of one before the turn of the next
     rows: bool  #: whether the datasets give blocks of rows
     source: Stream  #: of elements that name the datasets
-    series: Series  #: the datasets, by the numbers of these elements
+    series: InputSeries  #: the datasets, by the numbers of these elements
     open_dataset: Callable[[Element, int], Stream]  #: of an element of the source and its number
     budget: PassLimits | None = None  #: what the pass may hold
 

@@ -12,9 +12,9 @@ from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.element import Ragged, Sparse, parts_of, read_only
 from spanwise.pipelines.input.op import (
     Element,
+    InputSeries,
     Op,
     Opening,
-    Series,
     SingleInputStream,
     State,
     Stream,
@@ -69,7 +69,7 @@ class CacheStream(Stream):
     def __init__(self, op: Cache, opening: Opening) -> None:
         self._op = op
         self._opening = opening
-        self._series = Series(opening)
+        self._series = InputSeries(opening)
         self._begin: State = {}  # of the input, until all of it was read: a restored pass may have to read it again
         self._seed: int | None = None
         self._source: Stream | None = None

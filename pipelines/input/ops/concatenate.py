@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Series, State, Stream
+from spanwise.pipelines.input.op import Count, Element, InputSeries, Op, Opening, State, Stream
 from spanwise.pipelines.input.rows import in_rows
 
 
@@ -55,7 +55,7 @@ def check_same_kind(op: str, inputs: tuple[Op, ...]) -> None:
 class ConcatenateStream(Stream):
     def __init__(self, op: Concatenate, opening: Opening) -> None:
         self._parts = op.parts
-        self._series = Series(opening)
+        self._series = InputSeries(opening)
         self._number = 0
         self._source: Stream | None = None
 

@@ -18,9 +18,9 @@ from spanwise.pipelines.input.execution.turns import InterleaveStream, Turns
 from spanwise.pipelines.input.op import (
     AUTOTUNE,
     Element,
+    InputSeries,
     Op,
     Opening,
-    Series,
     Stream,
     assign_seeds,
     check_callable,
@@ -81,7 +81,7 @@ class Interleave(Op):
         return None
 
     def open(self, opening: Opening) -> Stream:
-        series = Series(opening)
+        series = InputSeries(opening)
         turns = Turns(
             name=self.name,
             cycle=self.cycle,

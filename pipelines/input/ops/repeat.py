@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, Series, State, Stream, check_whole
+from spanwise.pipelines.input.op import Count, Element, InputSeries, Op, Opening, State, Stream, check_whole
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,7 +42,7 @@ class Repeat(Op):
 class RepeatStream(Stream):
     def __init__(self, op: Repeat, opening: Opening) -> None:
         self._op = op
-        self._series = Series(opening)
+        self._series = InputSeries(opening)
         self._rounds = op.rounds if op.cardinality != 0 else 0
         self._round = 0
         self._source: Stream | None = None

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch, UnreadableInput
-from spanwise.pipelines.input.op import Op, Opening, Series, State, Stream, assign_seeds
+from spanwise.pipelines.input.op import InputSeries, Op, Opening, State, Stream, assign_seeds
 from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
 from spanwise.pipelines.input.snapshot.folder import ReusableChunk, ReusableChunks, SnapshotFolder
@@ -83,7 +83,7 @@ class InputOpener:
 
     def __init__(self, op: Op, opening: Opening) -> None:
         self._op = op
-        self._series = Series(opening)
+        self._series = InputSeries(opening)
         self._opened = 0  # how often
         self.unopened = self._series.unopened(0)  #: for the state of a stream that has not opened it
 
