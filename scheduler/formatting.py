@@ -94,6 +94,12 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def format_few(commands: Sequence[str], few: int = 5) -> Sequence[str]:
+    """The first few of many commands that differ in their spans alone, with a comment that says how many there are."""
+    more = len(commands) - few
+    return [*commands[:few], f"# … and {more} more like these"] if more > 0 else commands
+
+
 def format_size(size_bytes: float) -> str:
     """A size in decimal units: `12 B`, `3.4 kB`, `1.2 GB`."""
     amount, unit = float(size_bytes), "B"

@@ -141,22 +141,22 @@ def _missed(store: Store, pipeline: str) -> list[tuple[ScheduleRecord, TickRecor
 
 def _add_others(plan: BackfillPlan, store: Store, request: BackfillRequest) -> BackfillPlan:
     """The plan with the missed ticks that no backfill of a span recovers, and the commands that do."""
-    from spanwise.scheduler.ledger.schedule_status import explain_lost, recovery_command
+    from spanwise.scheduler.ledger.schedule_status import explain_lost, list_recovery
     from spanwise.scheduler.ledger.status_formatting import format_lost
 
     missed = _missed(store, plan.pipeline)
     others = [(schedule, tick) for schedule, tick in missed if not schedule.backfills(tick)]
     others = [(schedule, tick) for schedule, tick in others if not explain_lost(tick, schedule)]
     spanless = [(schedule, tick) for schedule, tick in others if tick.tick.span is None]
-    own = [(schedule, tick) for schedule, tick in others if schedule.source_spans(tick)]
+    own = [(schedule, tick) for schedule, tick in others if tick.tick.span is not None and schedule.ingests]
     runs, own_runs = (
-        tuple(dict.fromkeys(recovery_command(tick, schedule, request.elsewhere) for schedule, tick in ticks))
+        tuple(dict.fromkeys(tuple(list_recovery(tick, schedule, request.elsewhere)) for schedule, tick in ticks))
         for ticks in (spanless, own)
     )
     return replace(
         plan,
         spanless=len(spanless),
-        runs=() if plan.targets else runs,
+        runs=() if plan.targets else tuple(itertools.chain(*runs)),
         own=own_runs,
         lost=tuple(format_lost(missed)),
         give_up=tuple(_give_up(missed, plan.absent, request.elsewhere)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from spanwise.scheduler.formatting import (
     Document,
     format_count,
     format_duration,
+    format_few,
     format_spans,
     format_table,
     run_calendar,
@@ -92,12 +94,13 @@ def _others(plan: BackfillPlan) -> Iterator[str]:
     if plan.lost:
         yield from (*plan.lost, f"List them: spanwise schedule missed {plan.pipeline}")
     if plan.own:
-        several = len(plan.own) > 1
+        give = "give" if len(plan.own) > 1 else "gives"
+        several = sum(map(len, plan.own)) > 1
         yield (
-            f"{format_count(len(plan.own), 'missed tick')} {'give' if several else 'gives'} each node a span of its "
-            f"own. {'Run these' if several else 'Run it'}:"
+            f"{format_count(len(plan.own), 'missed tick')} {give} each node a span of its own. "
+            f"{'Run these' if several else 'Run it'}:"
         )
-        yield from (f"  {command}" for command in plan.own)
+        yield from (f"  {line}" for commands in plan.own for line in format_few(commands))
 
 
 def _headline(plan: BackfillPlan) -> str:
@@ -146,7 +149,7 @@ def plan_document(plan: BackfillPlan) -> Document:
         "absent": [span_document(s, asked) for s in plan.absent],
         "lowered": [span_document(s, asked) for s in plan.lowered],
         "alone": [{"node": node, **span_document(span, calendar)} for node, span in plan.alone],
-        "runs": [*plan.runs, *plan.own],
+        "runs": [*plan.runs, *itertools.chain(*plan.own)],
         "ingest": list(plan.ingest),
         "train": list(plan.train),
         "windows": [_window_document(w, calendar) for w in plan.windows],

@@ -82,7 +82,7 @@ class BackfillPlan:
     spanless: int = 0  #: missed ticks without a span, which a run on the newest data recovers
     runs: tuple[str, ...] = ()  #: the commands that do, where no span is run that would recover them too
     lost: tuple[str, ...] = ()  #: which missed ticks no run recovers, and why
-    own: tuple[str, ...] = ()  #: the commands for missed ticks that give each node that ingests a span of its own
+    own: tuple[tuple[str, ...], ...] = ()  #: the commands for each missed tick that gives each node its own span
 
 
 def plan_backfill(
@@ -113,7 +113,7 @@ def plan_backfill(
         options = replace(options, source=joined.source, force=options.force or not joined.named)
         lowered += _lowered(options, chosen, calendar, sources)
         chosen = [span for span in chosen if span not in lowered]
-    elif not options.source and options.missed is None:  # a missed tick is of one span for all nodes
+    elif not options.source and options.missed is None:  # these missed ticks are of one span for all nodes
         _refuse_apart(options, pairings, calendar, sources, chosen, file)
     ingest = select_ingest(pipeline, train, options.source).run
     if options.parallel > 1:

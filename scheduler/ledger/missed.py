@@ -48,9 +48,11 @@ class MissedTicks:
         now: datetime,
         parts: Collection[str] | None = None,
         is_done: Callable[[TickRecord], bool] = lambda _record: True,
+        earlier: Callable[[TickRecord], Collection[int]] = lambda _record: (),
     ) -> list[TickRecord]:
         """Records that a run has recovered the missed ticks of these parts, or of all, with no other span.
 
+        Of a tick that stands for several, `earlier` are the spans that runs before it have done.
         Returns them. A tick without a span was to run on the newest data, whichever that was, so any run of its part
         recovers it; none recovers one whose span is not known. `is_done` says whether what else a tick was to do is
         done.
@@ -61,7 +63,7 @@ class MissedTicks:
             for number, record in ticks.items()
             if (parts is None or record.tick.part in parts)
             and not record.tick.span_unknown
-            and all(span in spans for span in record.spans)
+            and _covers(record, spans, earlier)
             and is_done(record)
         }
         closed = _close(self._store, done.values(), TickClosure(how=Closing.RECOVERED, at=now, run=run))
@@ -89,6 +91,11 @@ class MissedTicks:
         ticks = self._open.setdefault(key, {})
         ticks.update(sorted(found.items()))
         return ticks
+
+
+def _covers(record: TickRecord, spans: Collection[int], earlier: Callable[[TickRecord], Collection[int]]) -> bool:
+    left = [span for span in record.spans if span not in spans]
+    return not left or (len(left) < len(record.spans) and set(left) <= set(earlier(record)))
 
 
 def is_any_missed(store: Store, key: str) -> bool:

@@ -16,7 +16,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Run, format_source, go_to
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import add_options, format_duration, format_time
+from spanwise.scheduler.formatting import add_options, format_duration, format_few, format_time
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, read_scheduler
 from spanwise.scheduler.ledger.holder import find_heard, find_run
 from spanwise.scheduler.ledger.missed import list_missed
@@ -25,7 +25,7 @@ from spanwise.scheduler.ledger.past_runs import list_past_runs
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, is_over, list_keys, list_schedules, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks, newest_tick
-from spanwise.scheduler.schedule.due import ON_TIME_S
+from spanwise.scheduler.schedule.due import ON_TIME_S, WALKED
 from spanwise.scheduler.schedule.forecast import Forecast, make_forecast
 from spanwise.scheduler.schedule.outcome import TickClosure
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
@@ -262,21 +262,39 @@ def explain_lost(record: TickRecord, schedule: ScheduleRecord) -> str:
 
 
 def recovery_command(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> str:
-    """The command that recovers a tick, empty where none does: without a span, a run on the newest data.
+    """The commands that recover a tick, in one line; empty where none does."""
+    return " && ".join(list_recovery(record, schedule, options))
 
-    One that gives each node that ingests a span of its own is recovered by a run of these; where they are not known,
-    by the span of the first node, which the others are not given.
+
+def list_recovery(record: TickRecord, schedule: ScheduleRecord, options: Sequence[str] = ()) -> Sequence[str]:
+    """The commands that recover a tick, none where none does: without a span, a run on the newest data.
+
+    One that gives each node that ingests a span of its own is recovered by a run of these, for each tick for which it
+    stands; spans that are not known are left to be filled in.
     """
     if explain_lost(record, schedule):
-        return ""
+        return []
     if record.tick.span is None:
-        return file_command(schedule, "run", options=options)
-    if each := schedule.source_spans(record):
-        named = [word for node, span in each.items() for word in ("--span", f"{node}={schedule.label(node, span)}")]
-        return file_command(schedule, "run", *named, options=options)
-    command = "backfill" if schedule.ingests else "run"
-    first = "".join(f"{source.node}=" for source in schedule.timetable.sources[:1])
-    return file_command(schedule, command, "--span", f"{first}{_format_range([record], schedule)}", options=options)
+        return [file_command(schedule, "run", options=options)]
+    if not schedule.ingests or schedule.backfills(record):
+        command = "backfill" if schedule.ingests else "run"
+        return [file_command(schedule, command, "--span", _format_range([record], schedule), options=options)]
+    return [
+        file_command(schedule, "run", *(word for each in spans for word in ("--span", each)), options=options)
+        for spans in _list_source_spans(record, schedule)
+    ]
+
+
+def _list_source_spans(record: TickRecord, schedule: ScheduleRecord) -> Sequence[Sequence[str]]:
+    """The spans of all nodes for each run of a tick, as they are typed."""
+    every = schedule.source_spans(record)
+    if every is not None:
+        return [[f"{node}={schedule.label(node, span)}" for node, span in each.items()] for each in every]
+    recorded = record.tick.by_node or {}
+    first, *others = schedule.calendars or [each.node for each in schedule.timetable.sources] or recorded
+    given = recorded if len(record.spans) == 1 else {}
+    more = [f"{node}={schedule.label(node, given[node]) if node in given else 'SPAN'}" for node in others]
+    return [[f"{first}={schedule.label(first, span)}", *more] for span in record.spans[:WALKED]]
 
 
 def recovery_commands(
@@ -284,12 +302,13 @@ def recovery_commands(
 ) -> Sequence[str]:
     """The commands that recover ticks, one for all that a backfill recovers where there are many."""
     records = [record for record in records if not explain_lost(record, schedule)]
-    every = list(dict.fromkeys(recovery_command(record, schedule, options) for record in records))
+    every = list(dict.fromkeys(command for record in records for command in list_recovery(record, schedule, options)))
     if len(every) <= _FEW_COMMANDS or not schedule.ingests:
         return every
-    by_run = [recovery_command(record, schedule, options) for record in records if not schedule.backfills(record)]
+    by_run = [record for record in records if not schedule.backfills(record)]
     together = [file_command(schedule, "backfill", "--missed", options=options)] if len(by_run) < len(records) else []
-    return [*together, *dict.fromkeys(by_run)]
+    few = [line for record in by_run for line in format_few(list_recovery(record, schedule, options))]
+    return [*together, *dict.fromkeys(few)]
 
 
 def file_command(schedule: ScheduleRecord, command: str, *arguments: str, options: Sequence[str] = ()) -> str:

@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.claim_record import facts_of, record_of
@@ -19,8 +20,9 @@ from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.missed import is_any_missed
 from spanwise.scheduler.ledger.numbered import newest_number
 from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.schedule.due import WALKED
 from spanwise.scheduler.schedule.schedule_key import DATA, HALF_NAMES, WHOLE, part_of, pipeline_of, schedule_key
-from spanwise.scheduler.schedule.ticks import source_spans
+from spanwise.scheduler.schedule.ticks import source_spans, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
 
@@ -47,19 +49,39 @@ class ScheduleRecord:
         """The schedule key."""
         return self.timetable.pipeline
 
-    def source_spans(self, record: TickRecord) -> dict[str, int]:
-        """The span of each node, as `ticks.source_spans` says; empty also where not all are known.
+    def source_spans(self, record: TickRecord) -> Sequence[Mapping[str, int]] | None:
+        """The span of each node, as `ticks.source_spans` says, for each tick for which this one stands.
 
-        Of a tick that stands for several, they are not.
+        Empty where all nodes have that of the tick, or it has none; None where those of some node are not known.
         """
-        alone = record.end is None or (record.end.first_at is None and record.end.first_span is None)
-        spans = (source_spans(self.timetable, record.tick) or {}) if alone and record.spans else {}
+        spans = source_spans(self.timetable, record.tick) if record.spans else {}
+        if not spans:
+            return None if spans is None else []
+        if record.end is None or (record.end.first_at is None and record.end.first_span is None):
+            every: Sequence[Mapping[str, int]] = [spans]
+        else:
+            every = self._list_summed(record, spans)
         nodes = self.calendars or spans
-        return {node: spans[node] for node in nodes} if all(node in spans for node in nodes) else {}
+        known = bool(every) and all(node in each for each in every for node in nodes)
+        return [{node: each[node] for node in nodes} for each in every] if known else None
+
+    def _list_summed(self, record: TickRecord, last: Mapping[str, int]) -> Sequence[Mapping[str, int]]:
+        """The spans of each node for all ticks for which one stands; none where the rules are others by now."""
+        if record.end is None or record.end.first_at is None:
+            return []
+        came = ticks(self.timetable, record.end.first_at - timedelta(seconds=1), record.tick.at)
+        summed = list(itertools.islice(came, WALKED + 1))
+        if len(summed) > WALKED or sorted({tick.span or 0 for tick in summed}) != [*record.spans]:
+            return []
+        every = [tick.by_node or {} for tick in summed]
+        return [dict(each) for each in dict.fromkeys(tuple(of.items()) for of in every)] if every[-1] == last else []
 
     def backfills(self, record: TickRecord) -> bool:
         """Whether a backfill recovers a tick: it has a span, and it is the same for all nodes that ingest."""
-        return self.ingests and record.tick.span is not None and not self.source_spans(record)
+        if not self.ingests or record.tick.span is None or (each := self.source_spans(record)) is None:
+            return False
+        same = all(len({self.label(node, span) for node, span in of.items()}) == 1 for of in each)
+        return not each or (len(record.spans) > 1 and same)
 
     def label(self, node: str, span: int) -> str:
         """A span of a node as it is typed."""

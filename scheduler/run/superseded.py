@@ -44,10 +44,9 @@ def close_superseded(
 def _awaits_others(store: Store, pipeline: Pipeline, record: TickRecord) -> bool:
     """Whether a window would read the span of another node that a tick was to ingest, and that nobody has ingested."""
     schedule = read_schedule(store, record.key)
-    spans = {} if schedule is None else schedule.source_spans(record)
-    for source in list_span_sources(pipeline)[1:]:
-        if (span := spans.get(source.node)) is None:
-            continue
+    every = () if schedule is None else schedule.source_spans(record) or ()
+    others = list_span_sources(pipeline)[1:]
+    for source, span in [(source, each[source.node]) for source in others for each in every if source.node in each]:
         forecast = WindowForecast(pipeline, store, source.calendar, source.node)
         is_ingested = any(
             span in dict(window.spans) if window.explained else _is_published(store, pipeline, source, span)

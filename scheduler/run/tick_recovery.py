@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from pathlib import Path
 
-from spanwise.orchestrator.continuation import attempted_nodes, completed_nodes
+from spanwise.orchestrator.continuation import attempted_nodes, completed_nodes, list_attempts
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.alerts.recovery import record_recovery
+from spanwise.scheduler.alerts.recovery import SpansByNode, record_recovery
 from spanwise.scheduler.ledger.missed import MissedTicks
 from spanwise.scheduler.ledger.schedules import read_schedule
+from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.part import completed_parts
@@ -55,6 +57,7 @@ def recover_ticks(
     """Records the missed ticks that a complete run has recovered, in the parts of which it has done all nodes.
 
     `asked` has its spans, and those of the runs before it that belong to it; of these, `among` are recovered, or all.
+    Without `among`, runs by hand recover a tick that stands for several once they have done all its spans.
     """
     done = completed_nodes(store, run)
 
@@ -63,8 +66,18 @@ def recover_ticks(
         others = _nodes_of_others(pipeline) if table is not None and table.sources else set()
         return completed_parts(pipeline, done | others, (table and table.division) or HALVES)
 
+    def earlier(record: TickRecord) -> tuple[Collection[int], SpansByNode]:
+        before = AskedSpans(store, pipeline)
+        if among is None and len(record.spans) > 1:
+            since = itertools.takewhile(lambda each: each.number > record.after_run, store.runs(run.pipeline))
+            for each in since:
+                if each.number < run.number and done <= completed_nodes(store, each):
+                    for attempt in list_attempts(store, each):
+                        before.add(attempt)
+        return before.leading, before.by_node
+
     spans = asked.leading if among is None else asked.leading.intersection(among)
-    record_recovery(store, run, spans, place, completed, missed, asked.by_node)
+    record_recovery(store, run, spans, place, completed, missed, asked.by_node, earlier)
 
 
 def _nodes_of_others(pipeline: Pipeline) -> set[str]:

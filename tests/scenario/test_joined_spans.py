@@ -3,11 +3,18 @@
 import re
 import shlex
 import shutil
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from spanwise.orchestrator import Calendar
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.schedule import Schedule, timetables_of
+from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.ticks import ticks
 from tests.scenario.command_line import CommandLine
 
 FLOW = '''
@@ -294,6 +301,53 @@ def test_a_backfill_of_one_node_is_resumed_with_what_its_spans_were_joined_with(
     assert [run.spans["clicks"][5:] for run in lagging.store.runs("flow") if run.cause and run.spans] == [
         "11-22", "11-22", "11-21",
     ]  # fmt: skip
+
+
+def miss_two_days(joined, before):
+    """The schedule joins clicks of a day with prices so many days before; one missed tick stands for two."""
+    first, last = (datetime(2026, 11, day, 3, tzinfo=UTC) for day in (24, 25))
+    schedule = Schedule(cron="0 3 * * *", span={"clicks": days_before(1), "prices": days_before(before)})
+    (table,) = timetables_of(schedule, "flow")
+    days = dict.fromkeys(("clicks", "prices"), "day")
+    since = first - timedelta(days=1)
+    known = ScheduleRecord(timetable=table, since=since, source="flow.py", calendar="day", calendars=days)
+    put_schedule(joined.store, known)
+    came = [*ticks(table, since, last)]
+    end = TickEnd(outcome=TickOutcome.MISSED, first_at=first, first_span=came[0].span)
+    claim_tick(joined.store, "flow", came[-1], holder=1, now=last, end=end)
+    for day in ("11-22", "11-23", "11-24"):
+        joined.give(clicks=day, prices=day)
+
+
+def test_a_missed_tick_that_stands_for_several_is_joined_as_its_schedule_joins(lagging, capsys):
+    """`--missed` leaves it to the printed runs, a run for each tick; once all have run, none is missed."""
+    miss_two_days(lagging, 2)
+    before = lagging.learned
+    assert lagging("backfill", "flow.py", "--missed") == 1
+    left_out = capsys.readouterr().out
+    assert "1 missed tick gives each node a span of its own. Run these:" in left_out
+    assert lagging.learned == before
+
+    assert lagging("schedule", "missed") == 1
+    commands = printed(capsys.readouterr().out)
+    assert commands == printed(left_out)
+    assert [lagging(*command) for command in commands] == [0, 0]
+
+    assert lagging.learned == ["11-22v1+11-21v1", "11-23v1+11-22v1", "11-24v1+11-23v1"]
+    assert lagging("schedule", "missed") == 0
+
+
+@pytest.mark.parametrize("words", [(), ("--missed",)], ids=["printed", "missed"])
+def test_a_missed_tick_that_stands_for_several_of_one_span_for_all_nodes_is_backfilled(same, capsys, words):
+    """The rules of all nodes are alike: by the range that is printed, or with the others."""
+    miss_two_days(same, 1)
+    same("schedule", "missed")
+    (command,) = printed(capsys.readouterr().out)
+
+    assert same(*(command if not words else ("backfill", "flow.py", *words))) == 0
+
+    assert same.learned == [f"{day}v1+{day}v1" for day in ("11-22", "11-23", "11-24")]
+    assert same("schedule", "missed") == 0
 
 
 GATED = (

@@ -19,6 +19,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     explain_lost,
     file_command,
     list_problems,
+    list_recovery,
     read_status,
     recovery_command,
 )
@@ -143,7 +144,9 @@ def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
     if missed and all(record.tick.span is None for record in missed):
         return Remedy(command=recovery_command(missed[0], schedule), action="run", fields=(("file", source),))
     if not any(map(schedule.backfills, missed)):
-        return Remedy(command=recovery_command(missed[0], schedule))
+        commands = list_recovery(missed[0], schedule)
+        listed = shlex.join(["spanwise", "schedule", "missed", schedule.key])
+        return Remedy(command=commands[0] if len(commands) == 1 else listed)
     return Remedy(
         command=file_command(schedule, "backfill", "--missed"),
         action="backfill",

@@ -1,7 +1,7 @@
 """Missed ticks, and what closes them, on every store."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +12,13 @@ from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.store import MemoryStore, Store
 from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, list_abnormal, list_missed, select_missed
-from spanwise.scheduler.ledger.schedule_status import explain_ticks, find_schedule, read_status, recovery_command
+from spanwise.scheduler.ledger.schedule_status import (
+    explain_ticks,
+    find_schedule,
+    read_status,
+    recovery_command,
+    recovery_commands,
+)
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.status_formatting import format_missed
 from spanwise.scheduler.ledger.ticks import TickRecord, claim_tick, read_tick
@@ -191,7 +197,7 @@ def test_the_command_that_recovers_a_tick_names_the_span_of_each_node_as_it_is_t
     tick, edited = (take(store, day, span=span) for day, span in ((1, 20513), (2, 20513)))
 
     assert recovery_command(tick, schedule) == "spanwise run p.py --span Clicks=2026-03-01 --span Prices=20511"
-    assert recovery_command(edited, schedule) == "spanwise backfill p.py --span Clicks=2026-03-01"
+    assert recovery_command(edited, schedule) == "spanwise run p.py --span Clicks=2026-03-01 --span Prices=SPAN"
 
 
 def test_a_missed_tick_keeps_the_span_of_each_node(store: Store) -> None:
@@ -213,6 +219,59 @@ def test_a_missed_tick_keeps_the_span_of_each_node(store: Store) -> None:
     assert recovery_command(missed, one_rule) == each
     one_node = replace(one_rule, calendars={"Clicks": "day"})
     assert recovery_command(missed, one_node) == "spanwise run p.py --span Clicks=2026-03-28"
+
+
+@pytest.mark.parametrize(
+    ("now", "commands"),
+    [
+        (
+            (1, 2),
+            ["run p.py --span A=2026-03-01 --span B=2026-02-28", "run p.py --span A=2026-03-02 --span B=2026-03-01"],
+        ),
+        ((1, 3), ["run p.py --span A=2026-03-01 --span B=SPAN", "run p.py --span A=2026-03-02 --span B=SPAN"]),
+        ((), ["run p.py --span A=2026-03-01 --span B=SPAN", "run p.py --span A=2026-03-02 --span B=SPAN"]),
+    ],
+    ids=["as then", "edited", "one rule"],
+)
+def test_a_tick_that_stands_for_several_is_recovered_by_a_run_for_each(
+    store: Store, now: tuple[int, ...], commands: list[str]
+) -> None:
+    """With the spans that its rules gave; where they are others by now, these are left to be filled in."""
+
+    def schedule_with(*rules: int) -> ScheduleRecord:
+        sources = tuple(SourceRule(name, days_before(days)) for name, days in zip("AB", rules, strict=False))
+        table = Timetable("p", cron="0 3 * * *", span=days_before(1), sources=sources)
+        calendars = dict.fromkeys("AB", "day")
+        return ScheduleRecord(timetable=table, since=THREE, source="p.py", calendar="day", calendars=calendars)
+
+    came = [*ticks(schedule_with(1, 2).timetable, THREE + DAY - timedelta(hours=1), THREE + 2 * DAY)]
+    end = TickEnd(outcome=TickOutcome.MISSED, first_at=came[0].at, first_span=came[0].span)
+    claim_tick(store, "p", came[-1], holder=1, now=came[-1].at, end=end)
+    (missed,) = list_missed(store, "p")
+
+    assert recovery_commands([missed], schedule_with(*now)) == [f"spanwise {command}" for command in commands]
+    assert not schedule_with(*now).backfills(missed)
+
+
+def test_of_a_long_gap_only_a_few_runs_are_printed(store: Store) -> None:
+    """With how many there are; where all nodes have the same span, one backfill of all recovers it."""
+    rules = SourceRule("A", days_before(1)), SourceRule("B", days_before(2))
+    table = Timetable("p", cron="0 3 * * *", span=days_before(1), sources=rules)
+    known = ScheduleRecord(timetable=table, since=THREE, source="p.py", calendar="day")
+    came = [*ticks(table, THREE - timedelta(hours=1), THREE + 8 * DAY)]
+    end = TickEnd(outcome=TickOutcome.MISSED, first_at=came[0].at, first_span=came[0].span)
+    alike = replace(known, timetable=replace(table, sources=(rules[0], SourceRule("B", days_before(1)))))
+
+    def printed(schedule: ScheduleRecord) -> Sequence[str]:
+        (last,) = ticks(schedule.timetable, came[-2].at, came[-1].at)
+        record = TickRecord(
+            key="p", tick=last, number=1, taken=last.at, after_run=0, holder=1, attempts=0, end=end, ended=last.at
+        )
+        return recovery_commands([record], schedule)
+
+    assert len(printed(known)) == 6
+    assert printed(known)[-1] == "# … and 4 more like these"
+    assert printed(alike) == ["spanwise backfill p.py --span 2026-02-28..2026-03-08"]
 
 
 def test_the_span_of_a_node_that_a_tick_does_not_name_is_that_of_its_rule(store: Store) -> None:
