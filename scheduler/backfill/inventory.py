@@ -94,7 +94,7 @@ def arrived_versions(sources: Iterable[IngestInventory]) -> dict[int, dict[str, 
     return {
         span: versions
         for span, versions in ready_versions(every).items()
-        if any(not _is_ingested(each, span) for each in every)
+        if any(not is_ingested(each, span) for each in every)
     }
 
 
@@ -102,11 +102,12 @@ def lone_versions(sources: Iterable[IngestInventory]) -> dict[str, tuple[int, ..
     """The spans of each node that it has not ingested at that version, and of which another node has no input."""
     every = list(sources)
     shared = ready_versions(every)
-    lone = {s.node: tuple(sorted(n for n in s.ready if n not in shared and not _is_ingested(s, n))) for s in every}
+    lone = {s.node: tuple(sorted(n for n in s.ready if n not in shared and not is_ingested(s, n))) for s in every}
     return {node: spans for node, spans in lone.items() if spans}
 
 
-def _is_ingested(source: IngestInventory, span: int) -> bool:
+def is_ingested(source: IngestInventory, span: int) -> bool:
+    """Whether a node has ingested a span at the version that its input has, or a higher one."""
     return span in source.published and _order(source.ready[span]) <= _order(source.published[span])
 
 

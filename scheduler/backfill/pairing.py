@@ -114,6 +114,21 @@ class Pairings:
         """A pairing of this span with another span of a node that counts alike; None where it has none."""
         return next((p for p in self.find(source, span) if set(p.spans.values()) != {span}), None)
 
+    def explain_apart(self, pairing: Pairing) -> str:
+        """Why one span of all nodes is not run: clicks of a day were joined with the prices of the day before."""
+        together = " and ".join(f"{name} {self._label(name, span)}" for name, span in pairing.spans.items())
+        return (
+            f"{together} were joined with each other, so the same span of every node would bring together what does "
+            f"not belong together"
+        )
+
+    def command_for(self, source: str, span: int, file: str) -> str:
+        """The command that joins a span of a node as before; one that was never joined, with what is filled in."""
+        if self.find(source, span):
+            return f"spanwise backfill {file} --span {source}={self._label(source, span)}"
+        spans = {source: self._label(source, span), **dict.fromkeys(self.joined_with(source), "SPAN")}
+        return f"spanwise run {file} {' '.join(f'--span {n}={spans[n]}' for n in self._sources if n in spans)}"
+
     def _runs_with(self, source: str, span: int) -> Iterator[tuple[Run, Mapping[str, Execution]]]:
         """The ordinary runs that have had this span of a node, newest first, with their executions by node."""
         published = versions_of(self._store, self._addresses[source], span, self._sources[source].calendar)
@@ -195,14 +210,12 @@ class Pairings:
         )
 
     def _describe_new(self, source: str, others: Sequence[str], new: Sequence[int], file: str) -> str:
-        first = {source: self._label(source, new[0]), **dict.fromkeys(others, "SPAN")}
-        named = " ".join(f"--span {name}={first[name]}" for name in self._sources if name in first)
         several = len(new) > 1
         return (
             f"{format_spans(new, self._sources[source].calendar)} of {source} {'were' if several else 'was'} never "
             f"joined with spans of {' and '.join(others)}, and {', '.join(self._joins_of(source))} joins them, so "
             f"nothing says which belong together. Nothing was started. "
-            f"{'Run each' if several else 'Run it'} with the spans of all:  spanwise run {file} {named}"
+            f"{'Run each' if several else 'Run it'} with the spans of all:  {self.command_for(source, new[0], file)}"
         )
 
     def _commands(self, pairings: Sequence[Pairing], file: str) -> list[str]:

@@ -243,11 +243,9 @@ def _refuse_apart(
             whole = [] if options.spans is None else ["..".join(map(calendar.label, sorted(set(options.spans))))]
             named = [f"{each}={s}" for each in asked for s in whole or map(calendar.label, asked[each][:_FEW])]
             commands = "".join(f"\n  spanwise backfill {file} --span {each}" for each in named)
-            together = " and ".join(f"{each} {calendar.label(span)}" for each, span in found.spans.items())
             raise UsageError(
-                f"{together} were joined with each other, so the same span of every node would bring together what "
-                f"does not belong together. Nothing was started. Run the spans of each node, with those that they "
-                f"were joined with:{commands}"
+                f"{pairings.explain_apart(found)}. Nothing was started. Run the spans of each node, with those that "
+                f"they were joined with:{commands}"
             )
 
 

@@ -16,15 +16,18 @@ from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.backfill.inventory import (
+    IngestInventory,
     InputChangeMarker,
     arrived_versions,
     find_ingest_nodes,
+    is_ingested,
     lone_versions,
     ready_versions,
     take_inventory,
 )
+from spanwise.scheduler.backfill.pairing import Pairing, Pairings
 from spanwise.scheduler.formatting import format_duration, format_spans
-from spanwise.scheduler.inspect.window_forecast import WindowForecast, read_spans
+from spanwise.scheduler.inspect.window_forecast import ExpectedWindow, WindowForecast, read_spans
 from spanwise.scheduler.ledger.ticks import TickRecord, is_taken, list_ticks
 from spanwise.scheduler.project.span_sources import example_rules, list_span_sources
 from spanwise.scheduler.schedule.outcome import TickOutcome
@@ -32,6 +35,8 @@ from spanwise.scheduler.schedule.part import completed_parts
 from spanwise.scheduler.schedule.schedule_key import INGEST, TRAIN, WHOLE
 
 log = logging.getLogger("spanwise.scheduler")
+
+_FEW = 5  # commands that are named
 
 UNTRAINED_TICKS = 1000
 """How many ticks back to search for data that was ingested and not trained on."""
@@ -54,10 +59,12 @@ class ReadyData:
     divided: bool  #: ingestion can run without training
     arrivals: tuple[Arrival, ...]  #: the oldest first
     lone: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  #: by node, spans of which others have no input
+    apart: tuple[int, ...] = ()  #: spans of which nodes have data that was, or is, joined with another span
+    apart_why: str = ""  #: with which, and the commands that run them
 
 
-def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyData:
-    """The data that is ready now.
+def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store, file: str = "FILE") -> ReadyData:
+    """The data that is ready now; `file` is for messages.
 
     Raises:
         UsageError: no node of the pipeline ingests spans, or those that do use different calendars.
@@ -72,20 +79,24 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
         )
     sources = take_inventory(pipeline, store)
     ready = ready_versions(sources)
-    arrived = arrived_versions(sources)
-    expected = WindowForecast(pipeline, store, calendar)
-    for span, versions in arrived.items():
-        expected.add(span, versions)
-    windows = list(expected.windows())
+    newest = max(ready, default=None)
+    begun = min((span for source in sources for span in source.published), default=newest)
+    came, pairings = arrived_versions(sources), Pairings(store, pipeline, pipeline.order)
+    apart = _find_apart(pairings, sources, came)
+    arrived = {span: versions for span, versions in came.items() if span not in apart}
+    windows = _list_windows(pipeline, calendar, store, arrived)
     wanted = {span for window in windows for span in read_spans(window)}
     if unseen := wanted - set(ready):  # a source that names only its newest span may have a new version of these
-        arrived |= arrived_versions(take_inventory(pipeline, store, sorted(unseen)))
-    newest = max(ready, default=None)
-    read = wanted | ({newest} if all(window.fixed for window in windows) else set())
-    if not all(window.explained for window in windows):  # what was there before the first run, nobody has asked for
-        begun = min((span for source in sources for span in source.published), default=newest)
-        read |= {span for span in arrived if begun is not None and span >= begun}
+        seen = take_inventory(pipeline, store, sorted(unseen))
+        came |= arrived_versions(seen)
+        apart |= _find_apart(pairings, seen, arrived_versions(seen))
+        arrived = {span: versions for span, versions in sorted(came.items()) if span not in apart}
+    read = _list_read(windows, arrived, newest, begun)
+    left = _list_read(_list_windows(pipeline, calendar, store, came), came, newest, begun) if apart else set()
+    left &= set(apart)
     return ReadyData(
+        apart=tuple(sorted(left)),
+        apart_why=_describe_apart(pairings, take_inventory(pipeline, store, sorted(left)), apart, file) if left else "",
         newest=newest,
         divided=INGEST in completed_parts(pipeline, pipeline.order),
         lone=lone_versions(sources),
@@ -96,6 +107,55 @@ def find_ready(pipeline: Pipeline, calendar: Calendar, store: Store) -> ReadyDat
             for span, versions in sorted(arrived.items())
         ),
     )
+
+
+def _list_windows(
+    pipeline: Pipeline, calendar: Calendar, store: Store, arrived: Mapping[int, Mapping[str, Version]]
+) -> Sequence[ExpectedWindow]:
+    """What resolvers would choose once these were ingested."""
+    expected = WindowForecast(pipeline, store, calendar)
+    for span, versions in arrived.items():
+        expected.add(span, versions)
+    return list(expected.windows())
+
+
+def _list_read(
+    windows: Sequence[ExpectedWindow], arrived: Iterable[int], newest: int | None, begun: int | None
+) -> set[int]:
+    """The spans that windows read, of what was ingested or has arrived since the first span `begun`."""
+    read = {span for window in windows for span in read_spans(window)}
+    if newest is not None and all(window.fixed for window in windows):
+        read.add(newest)
+    if not all(window.explained for window in windows):  # what was there before the first run, nobody has asked for
+        read |= {span for span in arrived if begun is not None and span >= begun}
+    return read
+
+
+def _find_apart(pairings: Pairings, sources: Sequence[IngestInventory], arrived: Collection[int]) -> dict[int, Pairing]:
+    """The spans of which a run of one span for all nodes would join what does not belong together, and what shows it.
+
+    They were joined with other spans; of one that was never joined, the newest that was ingested shows it.
+    """
+    apart: dict[int, Pairing] = {}
+    for source in sources if arrived else ():
+        if not pairings.joined_with(source.node):
+            continue
+        newest = max(source.published, default=None)
+        usual = None if newest is None else pairings.differs(source.node, newest)
+        for span in arrived:
+            known = span in source.published and pairings.find(source.node, span)
+            if (found := pairings.differs(source.node, span) if known else usual) is not None:
+                apart.setdefault(span, found)
+    return apart
+
+
+def _describe_apart(
+    pairings: Pairings, sources: Sequence[IngestInventory], apart: Mapping[int, Pairing], file: str
+) -> str:
+    due = [(s.node, span) for s in sources for span in sorted(s.ready) if span in apart and not is_ingested(s, span)]
+    commands = [pairings.command_for(node, span, file) for node, span in due]
+    more = f"; and {len(commands) - _FEW} more like these" if len(commands) > _FEW else ""
+    return f"{pairings.explain_apart(apart[due[0][1]])}. Run each by hand:  {'; '.join(commands[:_FEW])}{more}"
 
 
 def _name(pipeline: Pipeline, calendar: Calendar, span: int, versions: Mapping[str, Version], *, marked: bool) -> str:
@@ -151,6 +211,7 @@ def describe_awaited(ready: ReadyData, settling: Sequence[int], calendar: Calend
     """What a pipeline waits for when no run is due for it."""
     lone = [f"{node} has {format_spans(spans, calendar)}" for node, spans in ready.lone.items()]
     more = f"; {', '.join(lone)}, of which other nodes have no input" if lone else ""
+    more += f"; {format_spans(ready.apart, calendar)} must be run by hand, joined as before" if ready.apart else ""
     if settling:
         return f"{format_spans(settling, calendar)} must not have changed for {format_duration(settle_s)}{more}"
     if ready.newest is None:
@@ -184,6 +245,7 @@ class ArrivalQueue:
         self.settling = False  #: an arrival has not settled yet, or waits for its turn
         self._watch = ArrivalWatch()
         self._outside: frozenset[str] = frozenset()  # names that were logged as outside every window
+        self._apart_why = ""  # what was logged about spans that were joined with others
         self._awaited = ""  # what was logged as waited for
 
     @property
@@ -203,6 +265,7 @@ class ArrivalQueue:
         ready, self.unread = self.unread, None
         assert ready is not None, "it was updated"
         self._log_outside(ready, key, calendar)
+        self._log_apart(ready, key, calendar)
         read = [each for each in ready.arrivals if each.in_window]
         settled = self._watch.select_settled(read, settle_s, monotonic)
         new = {each.name for each in read if not is_taken(store, key, each.name)}
@@ -227,3 +290,9 @@ class ArrivalQueue:
             spans = format_spans([each.span for each in outside], Calendar.from_name(calendar))
             log.warning("spans-ignored", extra={"pipeline": key, "spans": spans, "reason": "no window reads them"})
         self._outside = frozenset(each.name for each in outside)
+
+    def _log_apart(self, ready: ReadyData, key: str, calendar: str) -> None:
+        if ready.apart and ready.apart_why != self._apart_why:
+            spans = format_spans(ready.apart, Calendar.from_name(calendar))
+            log.warning("spans-ignored", extra={"pipeline": key, "spans": spans, "reason": ready.apart_why})
+        self._apart_why = ready.apart_why

@@ -204,7 +204,7 @@ def _answer(question: FileQuestion) -> Document:
 
 def _describe_ready(loaded: load.Loaded, known: Settings) -> ScheduleDescription:
     with root.open_for_writing(known) as store:
-        ready = arrival.find_ready(loaded.pipeline, loaded.calendar, store)
+        ready = arrival.find_ready(loaded.pipeline, loaded.calendar, store, loaded.quoted)
     return ScheduleDescription(
         timetable=Timetable(schedule_key(loaded.pipeline.name, DATA)),
         source=loaded.place,

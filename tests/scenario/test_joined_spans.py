@@ -1,5 +1,6 @@
 """Spans of several nodes that ingest are joined by a component: what is run again is joined as it was before."""
 
+import json
 import re
 import shlex
 import shutil
@@ -8,9 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spanwise.orchestrator import Calendar
+from spanwise.orchestrator.record import from_plain, to_plain
+from spanwise.scheduler.daemon.arrival import ArrivalQueue, ReadyData, find_ready
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.project.load import load
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.schedule import Schedule, timetables_of
 from spanwise.scheduler.schedule.span_rule import days_before
@@ -348,6 +352,56 @@ def test_a_missed_tick_that_stands_for_several_of_one_span_for_all_nodes_is_back
 
     assert same.learned == [f"{day}v1+{day}v1" for day in ("11-22", "11-23", "11-24")]
     assert same("schedule", "missed") == 0
+
+
+@pytest.fixture
+def watched(caplog):
+    """What `watch` would run, and the warnings that it logs."""
+
+    def look(joined):
+        loaded = load("flow.py")
+        ready = find_ready(loaded.pipeline, loaded.calendar, joined.store, loaded.quoted)
+        assert from_plain(ReadyData, json.loads(json.dumps(to_plain(ready)))) == ready
+        with caplog.at_level("INFO", "spanwise.scheduler"):
+            run = ArrivalQueue(ready).decide(joined.store, "flow:data", "day", 0.0, 0.0)
+        return run, caplog.records
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        ({"clicks": "11-21v2"}, "backfill flow.py --span clicks=2026-11-21"),
+        ({"prices": "11-22"}, "run flow.py --span clicks=SPAN --span prices=2026-11-22"),
+        ({"clicks": "11-23", "prices": "11-23"}, "run flow.py --span clicks=2026-11-23 --span prices=SPAN"),
+    ],
+    ids=["corrected", "partner of another day", "new day"],
+)
+def test_a_watcher_leaves_what_is_joined_with_another_span_to_people(lagging, watched, given, command):
+    """Clicks are joined with the prices of the day before; it says so, and how to run them."""
+    (lagging.folder / "lake/prices/2026-11-19").unlink()
+    lagging.give(**given)
+
+    run, said = watched(lagging)
+
+    assert run is None
+    ignored, awaited = said
+    assert (ignored.message, awaited.message) == ("spans-ignored", "run-awaits")
+    assert "were joined with each other" in ignored.reason
+    assert f"spanwise {command}" in ignored.reason
+    assert awaited.reason.endswith("must be run by hand, joined as before")
+
+
+@pytest.mark.parametrize("given", [{"clicks": "11-21v2"}, {"clicks": "11-23", "prices": "11-23"}], ids=["old", "new"])
+def test_a_watcher_runs_one_span_of_all_nodes_where_they_were_joined_so(same, watched, given):
+    """A corrected day of one node, and a new day of all."""
+    same.give(**given)
+
+    run, _ = watched(same)
+
+    assert run is not None
+    assert run.name.startswith(f"2026-{given['clicks'][:5]}")
 
 
 GATED = (
