@@ -51,3 +51,11 @@ def list_attempts(store: Store, run: Run) -> Iterator[Run]:
             if not (resumed or of_one):
                 return
             yield (run := before)
+
+
+def find_origin(store: Store, run: Run) -> Run:
+    """The run that a resumed run resumes in the end; the run itself where it resumes none that is recorded."""
+    with contextlib.suppress(NotRecorded):
+        while run.trigger is Trigger.RESUME:
+            run = store.run(run.pipeline, int(run.cause.rpartition("/")[2]))
+    return run

@@ -307,7 +307,7 @@ class ScheduleObserver:
         if part_of(self.key) == DATA:
             return True
         if run is not None:
-            return is_of_another_key(run, self.key)
+            return is_of_another_key(store, run, self.key)
         return any(key != self.key and list_open(store, key) for key in list_keys(store, pipeline_of(self.key)))
 
     def _read_overrun(self, store: Store, record: TickRecord) -> str | None:

@@ -259,7 +259,7 @@ def stop_others(store: Store, job: ScheduledJob, known: Settings) -> None:
     deadline = time.monotonic() + BETWEEN_S
     while (holder := find_living(store, pipeline_of(job.pipeline))) is not None:
         run = find_run(store, holder)
-        if run is not None and is_of_another_key(run, job.pipeline):
+        if run is not None and is_of_another_key(store, run, job.pipeline):
             time.sleep(_POLL_S)
             deadline = time.monotonic() + BETWEEN_S
         elif run is not None:

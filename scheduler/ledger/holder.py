@@ -7,11 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.continuation import find_origin
 from spanwise.orchestrator.lease import Holder
 from spanwise.orchestrator.run import Run, Trigger
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import format_duration
 from spanwise.scheduler.ledger import heartbeat
+from spanwise.scheduler.ledger.schedules import read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.schedule_key import format_cause, parse_cause, pipeline_of
 
@@ -122,9 +124,17 @@ def is_ending(store: Store, holder: Holder, now: datetime) -> bool:
     return abs((now - newest.ended).total_seconds()) < lease.TTL_S
 
 
-def is_of_another_key(run: Run, key: str) -> bool:
-    """Whether a run is one of another schedule key of its pipeline, which is no overrun of this one."""
-    return run.trigger is Trigger.SCHEDULE and parse_cause(run.pipeline, run.cause)[0] != key
+def is_of_another_key(store: Store, run: Run, key: str) -> bool:
+    """Whether a run is one of another schedule key of its pipeline, which is no overrun of this one.
+
+    A resumed run is of the key of the one that it resumes. A run that nothing scheduled is of another key if it does
+    none of the nodes of this one. A backfill is of all keys: it takes one run after another.
+    """
+    origin = find_origin(store, run)
+    if origin.trigger is Trigger.SCHEDULE:
+        return parse_cause(origin.pipeline, origin.cause)[0] != key
+    schedule = None if run.trigger is Trigger.BACKFILL else read_schedule(store, key)
+    return schedule is not None and bool(schedule.nodes and run.nodes) and set(schedule.nodes).isdisjoint(run.nodes)
 
 
 def newest_run(store: Store, record: TickRecord) -> Run | None:

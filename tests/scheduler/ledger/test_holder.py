@@ -8,10 +8,20 @@ import pytest
 
 from spanwise.orchestrator import lease, process
 from spanwise.orchestrator.lease import acquire
-from spanwise.orchestrator.run import Run, State
+from spanwise.orchestrator.run import Run, State, Trigger
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock
-from spanwise.scheduler.ledger.holder import LEFT_OPEN, find_holder, find_living, is_left_open, note_left_open
+from spanwise.scheduler.ledger.holder import (
+    LEFT_OPEN,
+    find_holder,
+    find_living,
+    is_left_open,
+    is_of_another_key,
+    note_left_open,
+)
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
+from spanwise.scheduler.schedule.division import HALVES
+from spanwise.scheduler.schedule.timetable import Timetable
 from spanwise.scheduler.web.queries.health import judge_health, list_latest_runs
 from tests.scenario.deaths import InlineDeaths, dead_process
 from tests.scenario.inline import run_inline
@@ -135,6 +145,37 @@ def test_of_a_run_elsewhere_its_silence_is_said(store, monkeypatch):
 
     assert not is_left_open(store, run)
     assert "for 2 min" in (note_left_open(store, run, later).error or "")
+
+
+PARTS = {"ingest": ("Ingest", "Check"), "train": ("Window", "Learn")}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "cause", "nodes", "others"),
+    [
+        (Trigger.SCHEDULE, "train 2026-03-01T03:30", PARTS["train"], {"p:ingest"}),
+        (Trigger.RESUME, "p/1", ("Learn",), {"p:ingest"}),
+        (Trigger.RESUME, "p/2", ("Learn",), {"p:ingest"}),
+        (Trigger.RESUME, "p/9", ("Learn",), {"p:ingest"}),  # not recorded
+        (Trigger.RESUME, "p/3", ("Learn",), {"p:ingest", "p:train"}),
+        (Trigger.MANUAL, "", PARTS["train"], {"p:ingest"}),
+        (Trigger.MANUAL, "", ("Check",), {"p:train"}),
+        (Trigger.MANUAL, "", ("Check", "Window"), set()),
+        (Trigger.PUSH, "", ("Learn",), {"p:ingest"}),
+        (Trigger.BACKFILL, "backfill 1", ("Ingest", "Check"), set()),
+    ],
+)
+def test_a_run_is_of_the_part_that_it_resumes_or_whose_nodes_it_does(store, trigger, cause, nodes, others):
+    """A tick of another part waits for it, whoever has started it, and neither kills it nor is skipped."""
+    for part, its in PARTS.items():
+        table = Timetable(f"p:{part}", cron="0 3 * * *", division=HALVES)
+        put_schedule(store, ScheduleRecord(timetable=table, since=datetime(2026, 3, 1, tzinfo=UTC), nodes=its))
+    for first in ("train 2026-03-01T03:30", "", "data 2026-03-01"):
+        store.begin_run(Run(pipeline="p", trigger=Trigger.SCHEDULE if first else Trigger.RESUME, cause=first or "p/1"))
+
+    run = store.begin_run(Run(pipeline="p", trigger=trigger, cause=cause, nodes=nodes))
+
+    assert {key for key in ("p:ingest", "p:train") if is_of_another_key(store, run, key)} == others
 
 
 def test_lists_and_logs_know_of_a_dead_controller(folder, spanwise, monkeypatch):
