@@ -7,7 +7,7 @@ of its runs that ingest.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.run import Run, State, Trigger
@@ -20,7 +20,12 @@ def completed_nodes(store: Store, run: Run) -> frozenset[str]:
     None of a run that has not completed, of a replay, which repeats what was, and of a push by name, which puts into
     service what was trained at another time.
     """
-    return attempted_nodes(store, run) if _counts(run) else frozenset()
+    return nodes_of(completed_attempts(store, run))
+
+
+def completed_attempts(store: Store, run: Run) -> Sequence[Run]:
+    """A complete run and those that it continues, newest first, which have done `completed_nodes` together."""
+    return list(list_attempts(store, run)) if _counts(run) else []
 
 
 def has_completed(store: Store, run: Run, nodes: Collection[str]) -> bool:
@@ -34,7 +39,12 @@ def _counts(run: Run) -> bool:
 
 def attempted_nodes(store: Store, run: Run) -> frozenset[str]:
     """The nodes of a run, and of the runs that it continues; not those that its base run has supplied otherwise."""
-    return frozenset(node for each in list_attempts(store, run) for node in each.nodes)
+    return nodes_of(list_attempts(store, run))
+
+
+def nodes_of(attempts: Iterable[Run]) -> frozenset[str]:
+    """The nodes of these runs."""
+    return frozenset(node for each in attempts for node in each.nodes)
 
 
 def list_attempts(store: Store, run: Run) -> Iterator[Run]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
 
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.alerts import alert, outbox
 from spanwise.scheduler.alerts.alert import Alert, Site
 from spanwise.scheduler.ledger.missed import MissedTicks, close_ticks, is_any_missed
-from spanwise.scheduler.ledger.schedules import list_keys, list_replaced, read_schedule
+from spanwise.scheduler.ledger.schedules import list_keys, list_replaced
 from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.outcome import TickClosure
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
@@ -22,53 +21,32 @@ MISSING_KINDS = ("failure", "overrun", "missed")
 """The alerts that say that a tick was lost: they end once no missed tick of the pipeline is left."""
 
 
-SpansByNode: TypeAlias = Mapping[str, Collection[int]]
-"""The spans that each node has ingested."""
-
-
 def record_recovery(
     store: Store,
     run: Run,
     spans: Collection[int],
     place: str | Path,
-    parts_of: Callable[[str], Collection[str]] | None = None,
     missed: MissedTicks | None = None,
-    by_node: SpansByNode | None = None,
-    earlier: Callable[[TickRecord], tuple[Collection[int], SpansByNode]] = lambda _record: ((), {}),
+    is_done: Callable[[TickRecord], bool] = lambda _record: True,
+    earlier: Callable[[TickRecord], Collection[int]] = lambda _record: (),
 ) -> None:
     """Records the missed ticks of these spans as recovered, and announces it once none is left.
 
-    `parts_of` gives the parts that the run has completed, by schedule key; None: all. It also recovers all ticks that
-    were to run on the newest data, whichever that was. Whoever records many recoveries gives the same `missed` to each.
-    `by_node` are the spans that each node has ingested, for ticks that give each a span of its own; None: all. For a
-    tick that stands for several, those count too that `earlier` runs of the same nodes have ingested since.
+    Of these, the ones that came before the run began, and of which `is_done` says that what else they were to do is
+    done. It also recovers all ticks that were to run on the newest data, whichever that was. Whoever records many
+    recoveries gives the same `missed` to each. For a tick that stands for several, those spans count too that
+    `earlier` runs of the same nodes have ingested since.
 
     Only what was alerted is announced, by whichever host; `place` is the root. The next scheduler, `schedule tick` or
     `schedule check` delivers it.
     """
 
-    def is_done(record: TickRecord) -> bool:
-        schedule = None if by_node is None else read_schedule(store, record.key)
-        wanted = () if schedule is None else schedule.source_spans(record) or ()
-        named = {(node, span) for each in wanted for node, span in each.items()}
-        left = [(node, span) for node, span in named if span not in (by_node or {}).get(node, ())]
-        before = earlier(record)[1] if left else {}
-        return all(span in before.get(node, ()) for node, span in left)
+    def is_recovered(record: TickRecord) -> bool:
+        return record.came_before(run) and is_done(record)
 
     keys, now = list_keys(store, run.pipeline), datetime.now(UTC)
     missed = MissedTicks(store) if missed is None else missed
-    recovered = [
-        missed.recover(
-            key,
-            spans,
-            run.number,
-            now=now,
-            parts=None if parts_of is None else parts_of(key),
-            is_done=is_done,
-            earlier=lambda record: earlier(record)[0],
-        )
-        for key in keys
-    ]
+    recovered = [missed.recover(key, spans, run.number, now=now, is_done=is_recovered, earlier=earlier) for key in keys]
     if any(recovered):
         _announce(store, run.pipeline, place, now, f"run {run.number} succeeded", missed.is_any)
 

@@ -46,25 +46,20 @@ class MissedTicks:
         run: int,
         *,
         now: datetime,
-        parts: Collection[str] | None = None,
         is_done: Callable[[TickRecord], bool] = lambda _record: True,
         earlier: Callable[[TickRecord], Collection[int]] = lambda _record: (),
     ) -> list[TickRecord]:
-        """Records that a run has recovered the missed ticks of these parts, or of all, with no other span.
+        """Records that a run has recovered the missed ticks with no other span, and returns them.
 
-        Of a tick that stands for several, `earlier` are the spans that runs before it have done.
-        Returns them. A tick without a span was to run on the newest data, whichever that was, so any run of its part
-        recovers it; none recovers one whose span is not known. `is_done` says whether what else a tick was to do is
-        done.
+        A tick without a span was to run on the newest data, whichever that was, so any run recovers it; none recovers
+        one whose span is not known. Of a tick that stands for several, `earlier` are the spans that runs before it have
+        done, too. `is_done` says whether what else a tick was to do is done, since it came.
         """
         ticks = self._read(key)
         done = {
             number: record
             for number, record in ticks.items()
-            if (parts is None or record.tick.part in parts)
-            and not record.tick.span_unknown
-            and _covers(record, spans, earlier)
-            and is_done(record)
+            if not record.tick.span_unknown and _covers(record, spans, earlier) and is_done(record)
         }
         closed = _close(self._store, done.values(), TickClosure(how=Closing.RECOVERED, at=now, run=run))
         for number in done:

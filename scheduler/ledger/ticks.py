@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from spanwise.orchestrator.claim_record import facts_of, record_of
+from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.ledger.numbered import is_settled, newest_number, read_claim
 from spanwise.scheduler.ledger.numbered import settle as settle_number
@@ -67,6 +68,10 @@ class TickRecord:
             return [span for each in self.end.spans for span in range(each.first, each.last + 1)]
         first = last if self.end is None or self.end.first_span is None else self.end.first_span
         return range(first, last + 1)
+
+    def came_before(self, run: Run) -> bool:
+        """Whether a run began after the tick had come, also where the tick was recorded while that run went on."""
+        return run.number > self.after_run or (run.started is not None and run.started >= self.tick.at)
 
     @property
     def settled(self) -> bool:

@@ -251,13 +251,14 @@ class World:
             self.store.publish(replace(begun, state=State.COMPLETE, outputs={"pushed": (pushed,)}))
 
     def recover(self, run):
-        def completed(key):
-            record = read_schedule(self.store, key)
+        def is_done(tick):
+            record = read_schedule(self.store, tick.key)
             push = next((n for n in run.nodes if n in ("Push", "Deploy")), self.push_of(run.pipeline))
-            return completed_parts(build(run.pipeline, push), run.nodes, record.timetable.division or HALVES)
+            parts = completed_parts(build(run.pipeline, push), run.nodes, record.timetable.division or HALVES)
+            return tick.tick.part in parts
 
         spans = [] if run.span is None else [run.span]
-        record_recovery(self.store, run, spans, str(self.known.root), completed)
+        record_recovery(self.store, run, spans, str(self.known.root), is_done=is_done)
 
     def push_of(self, pipeline):
         return next((said[pipeline]["push"] for said in self.says.values() if pipeline in said), "Push")
