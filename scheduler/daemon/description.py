@@ -31,7 +31,7 @@ from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.schedule.division import HALVES, Part
-from spanwise.scheduler.schedule.part import part_nodes, select_part
+from spanwise.scheduler.schedule.part import ends_of_part, part_nodes, select_part
 from spanwise.scheduler.schedule.schedule import Schedule, rule_of, source_rules, timetables_of
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, schedule_key
 from spanwise.scheduler.schedule.ticks import span_of, ticks
@@ -55,6 +55,8 @@ class ScheduleDescription:
     calendars: Mapping[str, str] = field(default_factory=dict)  #: the same of each node that ingests
     pushes: tuple[str, ...] = ()  #: outputs of pushed models, `node/key`
     nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
+    first: tuple[str, ...] = ()  #: of a part: where a run by hand of it alone begins; empty where the pipeline does
+    last: tuple[str, ...] = ()  #: the same where it ends
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     spans: Mapping[datetime, int] = field(default_factory=dict)  #: of the ticks that were asked for, by their moment
     by_node: Mapping[datetime, Mapping[str, int]] = field(default_factory=dict)  #: of each node, where each has its own
@@ -229,6 +231,7 @@ def _describe_schedule(
         except SpanwiseError as error:
             trouble = str(error)
     division = timetable.division or HALVES
+    first, last = ends_of_part(loaded.pipeline, part, division)
     pushes = find_pushes(loaded.pipeline, select_part(loaded.pipeline, part, division))
     if part and not pushes:
         timetable = _leave_out_freshness(schedule, loaded.pipeline, timetable)
@@ -239,6 +242,8 @@ def _describe_schedule(
         calendars={each.node: each.calendar.value for each in list_span_sources(loaded.pipeline)},
         pushes=pushes,
         nodes=part_nodes(loaded.pipeline, part, division),
+        first=first,
+        last=last,
         ingests=any(isinstance(node, IngestNode) for node in loaded.pipeline),
         spans=spans,
         by_node=by_node,

@@ -325,6 +325,8 @@ class SchedulerLoop:
                 calendars=described.calendars,
                 pushes=described.pushes,
                 nodes=described.nodes,
+                first=described.first,
+                last=described.last,
                 ingests=described.ingests,
             ),
         )

@@ -270,19 +270,21 @@ def list_recovery(record: TickRecord, schedule: ScheduleRecord, options: Sequenc
     """The commands that recover a tick, none where none does: without a span, a run on the newest data.
 
     One that gives each node that ingests a span of its own is recovered by a run of these, for each tick for which it
-    stands; spans that are not known are left to be filled in.
+    stands; spans that are not known are left to be filled in. What a part has missed, a run of this part alone
+    recovers, unless it has several spans.
     """
     if explain_lost(record, schedule):
         return []
     if record.tick.span is None:
-        return [file_command(schedule, "run", options=options)]
+        return [file_command(schedule, "run", *schedule.selection, options=options)]
+    if schedule.selection and len(record.spans) == 1 and not schedule.timetable.sources:
+        span = _format_range([record], schedule)
+        return [file_command(schedule, "run", "--span", span, *schedule.selection, options=options)]
     if not schedule.ingests or schedule.backfills(record):
         command = "backfill" if schedule.ingests else "run"
         return [file_command(schedule, command, "--span", _format_range([record], schedule), options=options)]
-    return [
-        file_command(schedule, "run", *(word for each in spans for word in ("--span", each)), options=options)
-        for spans in _list_source_spans(record, schedule)
-    ]
+    named = [[word for each in spans for word in ("--span", each)] for spans in _list_source_spans(record, schedule)]
+    return [file_command(schedule, "run", *words, *schedule.selection, options=options) for words in named]
 
 
 def _list_source_spans(record: TickRecord, schedule: ScheduleRecord) -> Sequence[Sequence[str]]:

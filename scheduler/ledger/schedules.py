@@ -39,6 +39,8 @@ class ScheduleRecord:
     pushes: tuple[str, ...] = ()  #: where its pushed models are found, `node/key`
     pushed_before: tuple[str, ...] = ()  #: where they were found before, as its file was then
     nodes: tuple[str, ...] = ()  #: that it runs: whoever completes them has done what it is for
+    first: tuple[str, ...] = ()  #: of a part: where a run by hand of it alone begins; empty where the pipeline does
+    last: tuple[str, ...] = ()  #: the same where it ends
     ingests: bool = True  #: it has nodes that ingest spans, so it can be backfilled
     replaced: bool = False  #: the pipeline has another schedule now, or its file none of it
     renamed: str = ""  #: the pipeline that its file has in its place
@@ -48,6 +50,12 @@ class ScheduleRecord:
     def key(self) -> str:
         """The schedule key."""
         return self.timetable.pipeline
+
+    @property
+    def selection(self) -> list[str]:
+        """The options of a run of its part alone; none for all of the pipeline, or for nodes that may be gone."""
+        ends = [("--from", self.first), ("--to", self.last)]
+        return [] if self.replaced else [word for option, nodes in ends for node in nodes for word in (option, node)]
 
     def source_spans(self, record: TickRecord) -> Sequence[Mapping[str, int]] | None:
         """The span of each node, as `ticks.source_spans` says, for each tick for which this one stands.

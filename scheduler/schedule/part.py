@@ -65,6 +65,23 @@ def part_nodes(pipeline: Pipeline, part: str, division: Sequence[PartStart] = HA
     return tuple(node for node in pipeline.order if node in nodes)
 
 
+def ends_of_part(
+    pipeline: Pipeline, part: str, division: Sequence[PartStart] = HALVES
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Between which nodes a run by hand does a part alone: its first, unless all before run too, and its last.
+
+    None for what runs as a whole, nor for a part that reads the newest run of the one before it, whatever has been
+    ingested since: a run by hand does not.
+    """
+    if part == WHOLE or nodes_behind(pipeline, part, division):
+        return (), ()
+    nodes = part_nodes(pipeline, part, division)
+    first, last = pipeline.first_of(nodes), pipeline.last_of(nodes)
+    if pipeline.select(last=last).run == nodes:
+        return (), last
+    return first, () if pipeline.select(first=first).run == nodes else last
+
+
 def check_parts(pipeline: Pipeline, division: Sequence[PartStart] = HALVES) -> None:
     """Refuses a division in which a part would have no nodes, skip spans, or read what does not belong together.
 

@@ -22,6 +22,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     list_recovery,
     read_status,
     recovery_command,
+    recovery_commands,
 )
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
@@ -142,8 +143,16 @@ def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
     if every and not missed:
         return Remedy(command=shlex.join(["spanwise", "schedule", "missed", schedule.key]))
     if missed and all(record.tick.span is None for record in missed):
-        return Remedy(command=recovery_command(missed[0], schedule), action="run", fields=(("file", source),))
-    if not any(map(schedule.backfills, missed)):
+        command, fields = recovery_command(missed[0], schedule), (("file", source),)
+        match schedule.selection:
+            case []:
+                return Remedy(command=command, action="run", fields=fields)
+            case ["--from", first]:
+                return Remedy(command=command, action="run", fields=(*fields, ("first", first)))
+            case _:  # more than the form asks for
+                return Remedy(command=command)
+    alone = schedule.selection and len(recovery_commands(missed, schedule)) == 1
+    if alone or not any(map(schedule.backfills, missed)):
         commands = list_recovery(missed[0], schedule)
         listed = shlex.join(["spanwise", "schedule", "missed", schedule.key])
         return Remedy(command=commands[0] if len(commands) == 1 else listed)

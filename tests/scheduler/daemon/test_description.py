@@ -99,6 +99,19 @@ def test_freshness_applies_to_the_parts_that_push(file: Path) -> None:
     assert found == {"flow:ingest": None, "flow:train": None, "flow:push": timedelta(days=2)}
 
 
+def test_a_part_is_described_with_the_nodes_between_which_a_run_by_hand_does_it_alone(file: Path) -> None:
+    """Not one that reads the newest run of the part before it, which a run by hand does not."""
+    file.write_text(PUSHED.replace("TERM", "").replace(", OWN", ""))
+
+    found = {each.pipeline: (each.first, each.last) for each in describe([str(file)], None)}
+
+    assert found == {
+        "flow:ingest": ((), ("Ingest",)),
+        "flow:train": (("RollingWindow",), ("Train",)),
+        "flow:push": ((), ()),
+    }
+
+
 def test_freshness_of_a_part_that_pushes_nothing_is_refused(file: Path) -> None:
     """Where another part pushes, it is meant for that one."""
     file.write_text(PUSHED.replace("TERM", "").replace("OWN", "freshness=timedelta(days=2)"))

@@ -1,11 +1,13 @@
 """More than two parts: each with a clock of its own, each on the newest run that completed the part before it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import ScheduleError
 from spanwise.orchestrator.run import State
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules, put_schedule
@@ -13,8 +15,9 @@ from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.project.load import load
 from spanwise.scheduler.schedule.division import Part, PartStart, division_of
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
-from spanwise.scheduler.schedule.part import check_parts, completed_parts, nodes_behind, select_part
+from spanwise.scheduler.schedule.part import check_parts, completed_parts, ends_of_part, nodes_behind, select_part
 from spanwise.scheduler.schedule.schedule import Schedule, timetables_of
+from spanwise.scheduler.schedule.schedule_key import part_of
 from spanwise.scheduler.schedule.span_rule import days_before
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.schedule.timetable import OverrunPolicy, Timetable
@@ -183,6 +186,42 @@ def test_what_a_part_missed_whose_node_is_gone_is_recovered_by_the_command_that_
 
     assert (code, err) == (0, err)
     assert world("schedule", "missed", "days")[0] == 0
+
+
+def test_the_command_that_recovers_a_part_does_the_work_of_this_part_alone(world: World) -> None:
+    """The others have clocks of their own: what no tick asked for is neither ingested nor trained on nor pushed."""
+    (world.folder / "days.py").write_text((world.folder / "days.py").read_text() + THREE)
+    for day in (1, 2, 3):
+        world.arrive(day)
+    assert world("run", "days.py", "--span", "2024-05-01")[0] == 0
+    pipeline, at = load("days.py").pipeline, datetime(2024, 5, 3, 4, tzinfo=UTC)
+    thrice = Schedule(
+        parts={"ingest": "0 2 * * *", "train": "0 3 * * *", "push": Part("0 4 * * *", at="Push")}, span=days_before(1)
+    )
+    with world.store() as store:
+        for table in timetables_of(thrice, "days"):
+            part = part_of(table.pipeline)
+            first, last = ends_of_part(pipeline, part, table.division)
+            known = ScheduleRecord(timetable=table, since=at, source="days.py:thrice", calendar="day")
+            put_schedule(store, replace(known, first=first, last=last))
+            span = Calendar.DAY.parse("2024-05-02") if part == "ingest" else None
+            tick = Tick(at=at, name="2024-05-03T04:00", wall=at, span=span, part=part)
+            claim_tick(store, table.pipeline, tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED))
+
+    commands = {}
+    for part in ("ingest", "train", "push"):
+        _, out, _ = world("schedule", "missed", f"days:{part}")
+        commands[part] = next(line.strip() for line in out.splitlines() if line.startswith("  spanwise "))
+        code, _, err = world(*commands[part].split()[1:])
+        assert (code, err) == (0, err)
+        assert world("schedule", "missed", f"days:{part}")[0] == 0
+
+    assert commands == {
+        "ingest": "spanwise run days.py:thrice --span 2024-05-02 --to Check",
+        "train": "spanwise run days.py:thrice --from RollingWindow --to Train",
+        "push": "spanwise run days.py:thrice",  # alone, it would be refused where spans have been ingested since
+    }
+    assert [nodes(run) for run in world.runs()[1:3]] == [["Ingest", "Check"], ["RollingWindow", "Train"]]
 
 
 def test_a_part_has_terms_of_its_own() -> None:

@@ -350,6 +350,23 @@ def test_the_remedy_of_a_missed_tick_is_what_recovers_it(past, page):
     assert "/do/run?file=fresh.py" in page("/").text
 
 
+@pytest.mark.parametrize(
+    ("last", "options", "form"), [((), "", "&amp;first=Recent"), (("Trainer",), " --to Trainer", None)]
+)
+def test_the_remedy_of_what_a_part_has_missed_is_a_run_of_this_part(past, page, last, options, form):
+    """As a form where that has a field for it, else as a command."""
+    began = datetime.now(UTC) - timedelta(days=1)
+    table = Timetable("fresh:train", cron="0 3 * * *", division=HALVES)
+    missed = TickEnd(outcome=TickOutcome.MISSED)
+    known = ScheduleRecord(timetable=table, since=began, source="fresh.py", calendar="day", first=("Recent",))
+    put_schedule(past.store, replace(known, last=last))
+    claim_tick(past.store, "fresh:train", next(ticks(table, began)), holder=1, now=began, end=missed)
+
+    assert f"spanwise run fresh.py --from Recent{options} Copy" in text_of(page("/"))
+    assert ("/do/run?file=fresh.py" in page("/").text) is (form is not None)
+    assert f"/do/run?file=fresh.py{form}" in page("/").text or form is None
+
+
 def test_a_pause_of_a_part_is_one_of_its_pipeline(past, page):
     """So the page names the pipeline, not the part."""
     began = datetime.now(UTC)
