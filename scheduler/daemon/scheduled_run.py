@@ -31,6 +31,7 @@ from spanwise.orchestrator.store import AlreadyClaimed, Store
 from spanwise.scheduler.formatting import format_time
 from spanwise.scheduler.ledger.holder import find_living, find_run, is_of_another_key
 from spanwise.scheduler.ledger.pauses import current_pause, format_pause
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, read_schedule
 from spanwise.scheduler.ledger.ticks import OverrunCause, attempt_claim, mark_overrun, read_tick
 from spanwise.scheduler.project import child_process, load, root, settings
 from spanwise.scheduler.project.load import Loaded
@@ -291,9 +292,11 @@ def wait_for_input(loaded: Loaded, spans: Mapping[str, int], job: ScheduledJob, 
         labels = [getattr(node, "calendar", loaded.calendar).label(spans[node.name]) for node in absent]
         names, label = ", ".join(node.name for node in absent), ", ".join(dict.fromkeys(labels))
         if datetime.now(UTC) >= until:
+            with root.open_for_reading(known) as store:
+                schedule = read_schedule(store, job.pipeline)
             raise SpanNotFound(
                 f"{names} found no span {label} until {format_time(until)}, the end of `wait_for_input`. "
-                f"Once it is there:  {_again(loaded, spans, job)}"
+                f"Once it is there:  {_again(loaded, spans, job, schedule)}"
             )
         if not announced:
             sys.stdout.write(f"{names}: waiting for span {label}, until {format_time(until)}.\n")
@@ -306,13 +309,15 @@ def wait_for_input(loaded: Loaded, spans: Mapping[str, int], job: ScheduledJob, 
         time.sleep(max(0.0, min(job.poll_s, (until - datetime.now(UTC)).total_seconds())))
 
 
-def _again(loaded: Loaded, spans: Mapping[str, int], job: ScheduledJob) -> str:
-    """The command that runs the spans of a tick, once they have come."""
+def _again(loaded: Loaded, spans: Mapping[str, int], job: ScheduledJob, schedule: ScheduleRecord | None) -> str:
+    """The command that runs the spans of a tick, once they have come: of a part, of this part alone."""
+    part = "" if schedule is None else "".join(f" {shlex.quote(word)}" for word in schedule.selection)
     sources, file = list_span_sources(loaded.pipeline), shlex.quote(format_source(job.source))
     if len(set(spans.values())) == 1:
-        return f"spanwise backfill {file} --span {loaded.calendar.label(next(iter(spans.values())))}"
+        command = "run" if part else "backfill"
+        return f"spanwise {command} {file} --span {loaded.calendar.label(next(iter(spans.values())))}{part}"
     each = " ".join(f"--span {source.node}={source.calendar.label(spans[source.node])}" for source in sources)
-    return f"spanwise run {file} {each}"
+    return f"spanwise run {file} {each}{part}"
 
 
 class SpanSource(Protocol):

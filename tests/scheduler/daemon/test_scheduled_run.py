@@ -15,10 +15,12 @@ from spanwise.orchestrator.store import Store
 from spanwise.scheduler.daemon import scheduled_run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick, end_tick, read_overrun, read_tick
 from spanwise.scheduler.main import main
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.ledger.test_ticks import THREE
 from tests.scheduler.run.test_tick_recovery import Days
 
@@ -269,6 +271,16 @@ def test_input_that_does_not_come_in_time_is_a_failure(place: Place) -> None:
     assert "Read found no span 5 until" in place.said()
     assert "spanwise backfill" in place.said()
     assert list(place.store.runs("steps")) == []
+
+
+def test_input_of_a_part_that_does_not_come_in_time_is_run_by_this_part_alone(place: Place) -> None:
+    """What comes after it has a clock of its own."""
+    table = Timetable("steps", cron="@daily")
+    put_schedule(place.store, ScheduleRecord(timetable=table, since=THREE, last=("Read",)))
+
+    assert place.run(wait_until="2026-01-01T00:00:00+00:00") == 1
+
+    assert place.said().endswith("spanwise run steps.py:daily --span 5 --to Read")
 
 
 def test_a_file_that_does_not_import_says_so(place: Place) -> None:
