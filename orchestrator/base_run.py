@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Never
@@ -16,7 +16,14 @@ from spanwise.orchestrator.component import Channel, Component, Resolver
 from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.driver import format_choice, histories_of, is_on_disk
 from spanwise.orchestrator.errors import UsageError
-from spanwise.orchestrator.generation import LOOK_BACK, NewestOutputs, OutdatedNode, span_of
+from spanwise.orchestrator.generation import (
+    LOOK_BACK,
+    NewestOutputs,
+    OutdatedNode,
+    has_same_content,
+    outdated_by,
+    span_of,
+)
 from spanwise.orchestrator.history import History, Withheld
 from spanwise.orchestrator.history import span_of as span_of_artifact
 from spanwise.orchestrator.lineage import Direction, passes_rows, walk
@@ -24,6 +31,7 @@ from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
 from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.span_resolver import is_window
 from spanwise.orchestrator.store import Address, Store, is_marked
 
 
@@ -118,7 +126,7 @@ class _Search:
         if not left_out:
             return BaseRun()
         if self._request.behind:
-            return self._find_behind(left_out)
+            return self._find_behind(selection)
         found, newest = self._first_current(selection)
         if found is not None:
             self._refuse_learned(selection, found)
@@ -133,34 +141,70 @@ class _Search:
             )
         return BaseRun()
 
-    def _find_behind(self, left_out: set[str]) -> BaseRun:
+    def _find_behind(self, selection: Selection) -> BaseRun:
         """The newest run that has itself completed the part before; its spans must not have been refused since."""
+        candidate, newest = self._read_part_before()
+        if candidate is None:
+            nodes = ", ".join(self._request.behind)
+            raise UsageError(
+                f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it "
+                f"({nodes}), and none of its last {LOOK_BACK} runs has. Wait for that part, or run the whole pipeline "
+                f"once:  {self._whole}"
+            )
+        self._refuse_collected(candidate)
+        if newer := self._find_newer(selection, candidate, newest):
+            reasons = "; ".join(outdated.why for outdated in newer)
+            self._refuse_part_before(candidate, f"but something newer exists in that part: {reasons}")
+        self._refuse_withheld(candidate)
+        return _supply(candidate.run, _outputs(self._store, candidate.run, self._as_of), _left_out(selection))
+
+    def _read_part_before(self) -> tuple[_Candidate | None, Mapping[str, Execution]]:
+        """The newest run that has itself completed the part before, and what each node of that part gave last.
+
+        A run that failed in the part before has given nothing of it.
+        """
         before = set(self._request.behind)
-        for candidate in self._candidates(before, usable=False):
-            if before <= attempted_nodes(self._store, candidate.run):
-                self._refuse_collected(candidate)
-                self._refuse_withheld(candidate)
-                return _supply(candidate.run, _outputs(self._store, candidate.run, self._as_of), left_out)
-        nodes = ", ".join(self._request.behind)
-        raise UsageError(
-            f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it "
-            f"({nodes}), and none of its last {LOOK_BACK} runs has. Wait for that part, or run the whole pipeline "
-            f"once:  {self._whole}"
-        )
+        newest: dict[str, Execution] = {}
+        for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
+            done = before & attempted_nodes(self._store, run)
+            candidate = self._candidate(run, done, usable=False) if done else None
+            if candidate is None:
+                continue
+            newest = {name: candidate.executions[name] for name in done} | newest
+            if done == before:
+                return candidate, newest
+        return None, newest
+
+    def _find_newer(
+        self, selection: Selection, candidate: _Candidate, newest: Mapping[str, Execution]
+    ) -> list[OutdatedNode]:
+        """The nodes of the part before of which this part would read other outputs than the newest.
+
+        What was ingested since, or chosen from that, does not count, but what was made of such a choice does.
+        """
+        return [
+            outdated_by(newest[name])
+            for name in _nodes_read(self._pipeline, selection.run)
+            if name in newest
+            and isinstance(self._pipeline.nodes[name], Component)
+            and any(is_window(self._pipeline.nodes[above]) for above in self._pipeline.ancestors(name))
+            and not has_same_content(newest[name].outputs, candidate.executions[name].outputs)
+        ]
 
     def _refuse_collected(self, candidate: _Candidate) -> None:
         """Refuses a run of which files are gone: an older one would take its place without a word."""
         there = usable_executions(self._store, [candidate.executions[name] for name in self._request.behind])
         gone = [name for name in self._request.behind if name not in {execution.node for execution in there}]
         if gone:
-            behind = self._pipeline.select(
-                first=self._pipeline.first_of(self._request.behind), last=self._pipeline.last_of(self._request.behind)
-            )
-            raise UsageError(
-                f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it, run "
-                f"{candidate.run.number}, and the files of {', '.join(gone)} in it were garbage-collected. Run that "
-                f"part again:  {self._command(behind)}"
-            )
+            self._refuse_part_before(candidate, f"and the files of {', '.join(gone)} in it were garbage-collected")
+
+    def _refuse_part_before(self, candidate: _Candidate, why: str) -> Never:
+        behind = self._request.behind
+        part = self._pipeline.select(first=self._pipeline.first_of(behind), last=self._pipeline.last_of(behind))
+        raise UsageError(
+            f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it, run "
+            f"{candidate.run.number}, {why}. Run that part again:  {self._command(self._widen_to_current(part))}"
+        )
 
     def _refuse_withheld(self, candidate: _Candidate) -> None:
         """Refuses a run that has read, or whose models have learned, what was refused since: it must not go further."""
@@ -256,18 +300,25 @@ class _Search:
             newest = newest or replace(candidate, outdated=outdated)
         return None, newest
 
-    def _candidates(self, needed: Iterable[str], *, usable: bool = True) -> Iterator[_Candidate]:
-        """Runs that have the outputs of these nodes, newest first; of the span that was asked for, if one was.
+    def _candidates(self, needed: Iterable[str]) -> Iterator[_Candidate]:
+        """Runs that have the outputs of these nodes, newest first."""
+        wanted = set(needed)
+        for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
+            if (candidate := self._candidate(run, wanted)) is not None:
+                yield candidate
 
-        Unless `usable`, also those that had them before they were collected.
+    def _candidate(self, run: Run, needed: Collection[str], *, usable: bool = True) -> _Candidate | None:
+        """A run, if it has the outputs of these nodes, and is of the span that was asked for, if one was.
+
+        Unless `usable`, also one that had them before they were collected.
         """
         wanted, span = set(needed), self._span
-        for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
-            if not run.ordinary or (run.span is not None and span not in (None, run.span)):
-                continue
-            chosen = _outputs(self._store, run, self._as_of, usable=usable)
-            if wanted <= set(chosen) and (span is None or not wanted or span_of(run, chosen.values()) == span):
-                yield _Candidate(run, chosen, ())
+        if not run.ordinary or (run.span is not None and span not in (None, run.span)):
+            return None
+        chosen = _outputs(self._store, run, self._as_of, usable=usable)
+        if wanted <= set(chosen) and (span is None or not wanted or span_of(run, chosen.values()) == span):
+            return _Candidate(run, chosen, ())
+        return None
 
     def _needed(self, selection: Selection) -> set[str]:
         """The nodes left out that the part reads from."""
@@ -295,7 +346,7 @@ class _Search:
         return (
             f"This part of {self._pipeline.name!r} would read {reads} of run {number}, but something newer exists "
             f"upstream of that: {reasons}\n"
-            f"Run what lies between as well:  {self._command(self._widen(selection, found))}"
+            f"Run what lies between as well:  {self._command(self._widen(selection, found.outdated))}"
             f"{self._insist(f'Or read run {number} all the same', selection, found)}"
         )
 
@@ -312,12 +363,18 @@ class _Search:
         if not self._request.spans:
             return self._pipeline.select(last=last)
         part = self._pipeline.select(first=self._pipeline.first_of(found.run.nodes), last=last)
-        current, newest = self._first_current(part)
-        return part if current is not None or newest is None else self._widen(part, newest)
+        return self._widen_to_current(part)
 
-    def _widen(self, selection: Selection, found: _Candidate) -> Selection:
+    def _widen_to_current(self, part: Selection) -> Selection:
+        """A part, or the smallest wider one, that has a base run that is up to date."""
+        current, newest = self._first_current(part)
+        if current is not None or not self._needed(part):
+            return part
+        return self._widen(part, () if newest is None else newest.outdated)
+
+    def _widen(self, selection: Selection, outdated: Sequence[OutdatedNode]) -> Selection:
         """The smallest wider part that has a base run that is up to date."""
-        wider, outdated = selection, found.outdated
+        wider = selection
         while True:
             begin = set(wider.run)
             for one in outdated:

@@ -45,6 +45,17 @@ class OutdatedNode:
     again: bool = False  #: it has to run again itself, not only what follows it
 
 
+def outdated_by(newest: Execution) -> OutdatedNode:
+    """The node of an execution of which an earlier run has other outputs."""
+    names = ", ".join(a.name for a in itertools.chain(*newest.outputs.values())) or "nothing"
+    return OutdatedNode(node=newest.node, why=f"{newest.node} gave {names} in run {newest.run}, which is newer")
+
+
+def has_same_content(outputs: Artifacts, others: Artifacts) -> bool:
+    """Whether the outputs of two executions are the same, whoever made them."""
+    return _identities(outputs) == _identities(others)
+
+
 def find_supplied(store: Store, execution: Execution) -> Execution:
     """The execution whose outputs a base run has supplied, over any number of runs; without a base run, this one."""
     while execution.supplied and execution.reused is not None:
@@ -101,8 +112,7 @@ class NewestOutputs:
         newest = self._newest(name, _lowest_span(supplied[name]))
         if newest is None or self._is_same(newest.outputs, supplied[name].outputs):
             return None
-        names = ", ".join(a.name for a in itertools.chain(*newest.outputs.values())) or "nothing"
-        return OutdatedNode(node=name, why=f"{name} gave {names} in run {newest.run}, which is newer")
+        return outdated_by(newest)
 
     def _find_edits(self, node: Component, supplied: Mapping[str, Execution]) -> list[str]:
         """What was edited since a node was executed: its code, its parameters, and what it is connected with.
@@ -173,7 +183,7 @@ class NewestOutputs:
 
     def _is_same(self, now: Artifacts, then: Artifacts) -> bool:
         """Whether it has the same content, and what was there then can be read, or is what is there now."""
-        if _identities(now) != _identities(then):
+        if not has_same_content(now, then):
             return False
         again = {a.id for a in itertools.chain(*now.values())} != {a.id for a in itertools.chain(*then.values())}
         return not (again and any(True for _ in find_unreadable(self._store, then)))

@@ -39,7 +39,7 @@ class RunRequest:
     base: int | None = None  #: the run that supplies the outputs of nodes left out; None is the newest that has them
     supplied: BaseRun | None = None  #: what supplies the nodes left out, without a search
     behind: tuple[str, ...] = ()
-    """The nodes of the part before: the newest run that has completed them supplies them, whatever is newer."""
+    """The nodes of the part before: the newest run that completed them supplies them, whatever was ingested since."""
     force_base: bool = False  #: read `base` also when something newer exists upstream of what it supplies
     parameters: Mapping[str, object] = field(default_factory=dict)
     typed: tuple[str, ...] = ()

@@ -1,0 +1,117 @@
+"""Parts that read the newest run of the part before: which run that is, whatever has come since."""
+
+import shlex
+
+import pytest
+
+from spanwise.orchestrator.errors import UsageError
+from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
+from spanwise.scheduler.daemon.scheduled_run import _run as run_job
+from spanwise.scheduler.project import settings
+from tests.scenario.command_line import CommandLine
+
+TEXT = """
+from pathlib import Path
+
+from spanwise import *
+from tests.scenario.random_life import Ingest, read_text
+
+
+class Listed(Ingest):
+    takes_span = True
+
+    def available(self, spans=None):
+        found = {int(file.name): int(file.read_text().split()[0]) for file in Path("lake").iterdir()}
+        return {span: version for span, version in found.items() if spans is None or span in spans}
+
+
+class Learn(Component):
+    def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None:
+        (model.path / "text").write_text(" ".join(map(read_text, examples)))
+        model.spans = [one.span for one in examples]
+
+
+class Judge(Component):
+    def run(self, model: Input[Model], report: Output[Report]) -> None:
+        if Path("doubtful").exists():
+            raise RuntimeError("not judged")
+        (report.path / "text").write_text("fine")
+
+
+class Push(Component):
+    def run(self, model: Input[Model], report: Input[Report], pushed: Output[Report]) -> None:
+        if Path("down").exists():
+            raise RuntimeError("serving is down")
+        Path("served").write_text(read_text(model))
+        (pushed.path / "text").touch()
+
+
+def flow() -> Pipeline:
+    ingest = Listed(lake="lake", name="Ingest")
+    window = RollingWindow(ingest["examples"], size=2, since=1, missing=2, name="Window")
+    learn = Learn(examples=window["examples"])
+    judge = Judge(model=learn["model"])
+    return Pipeline("flow", [ingest, window, learn, judge, Push(model=learn["model"], report=judge["report"])])
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    bench = CommandLine(tmp_path, monkeypatch, TEXT)
+    for span in range(1, 7):
+        bench.arrive(span, "a")
+    return bench
+
+
+def tick(name, part, *, span=None, push_at="Push", base=None):
+    """Runs a part of the schedule, as its scheduler does; the last one begins at `push_at`."""
+    known = settings.read(config=None, root=None)
+    division = (("ingest", ()), ("train", ()), ("push", (push_at,)))
+    job = ScheduledJob(
+        source="flow.py",
+        pipeline=f"flow:{part}",
+        part=part,
+        division=division,
+        tick=name,
+        span=span,
+        attempt=1 if base is None else 2,
+        root=str(known.place),
+        base=base,
+    )
+    return run_job(job, known)
+
+
+def served(bench):
+    return (bench.folder / "served").read_text()
+
+
+def test_a_part_reads_no_older_run_where_its_boundary_was_moved(bench):
+    """No run has judged in the part before yet; the model of the first run of all is not pushed over newer ones."""
+    assert bench("run", "flow.py", "--span", "1") == 0
+    for span in (2, 3):
+        assert tick(f"i{span}", "ingest", span=span) == 0
+        assert tick(f"t{span}", "train", push_at="Judge") == 0
+        assert tick(f"p{span}", "push", push_at="Judge") == 0
+    assert served(bench) == "2v1a 3v1a"
+
+    with pytest.raises(UsageError, match=r"run 1, but something newer exists in that part: .*Learn gave \S+ in") as why:
+        tick("p4", "push")
+    assert served(bench) == "2v1a 3v1a"
+
+    command = shlex.split(str(why.value).rpartition("spanwise ")[2])
+    assert bench(*command) == 0
+    assert tick("p5", "push") == 0
+    assert served(bench) == "2v1a 3v1a"
+
+
+def test_a_part_passes_over_what_was_ingested_and_chosen_and_what_failed_in_the_part_before(bench):
+    """Only another output of that part, of a run that did not fail in it, is newer."""
+    assert bench("run", "flow.py", "--span", "1") == 0
+    assert bench("run", "flow.py", "--span", "2", "--to", "Window") == 0
+    (bench.folder / "doubtful").touch()
+    assert bench("run", "flow.py", "--from", "Window", "--to", "Judge") == 1
+    assert bench("run", "flow.py", "--from", "Window", "--to", "Judge") == 1
+
+    assert tick("p1", "push") == 0
+
+    assert served(bench) == "1v1a"
