@@ -34,6 +34,8 @@ from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.span_resolver import is_window
 from spanwise.orchestrator.store import Address, Store, is_marked
 
+_LOOK_BACK = 3000  # runs, in which a part looks for the part before: others may run often between two of its ticks
+
 
 def find_base_run(store: Store, pipeline: Pipeline, selection: Selection, request: RunRequest) -> BaseRun:
     """Finds the outputs of the nodes left out: in the run that the request names, or in the newest that is up to date.
@@ -146,10 +148,11 @@ class _Search:
         candidate, newest = self._read_part_before()
         if candidate is None:
             nodes = ", ".join(self._request.behind)
+            count = next((run.number for run in self._store.runs(self._pipeline.name)), 0)
+            none = f"none of the last {_LOOK_BACK} runs" if count > _LOOK_BACK else "no run"
             raise UsageError(
                 f"This part of {self._pipeline.name!r} reads the newest run that has completed the part before it "
-                f"({nodes}), and none of its last {LOOK_BACK} runs has. Wait for that part, or run the whole pipeline "
-                f"once:  {self._whole}"
+                f"({nodes}), and {none} has. Wait for that part, or run the whole pipeline once:  {self._whole}"
             )
         self._refuse_collected(candidate)
         if newer := self._find_newer(selection, candidate, newest):
@@ -165,7 +168,7 @@ class _Search:
         """
         before = set(self._request.behind)
         newest: dict[str, Execution] = {}
-        for run in itertools.islice(self._store.runs(self._pipeline.name), LOOK_BACK):
+        for run in itertools.islice(self._store.runs(self._pipeline.name), _LOOK_BACK):
             done = before & attempted_nodes(self._store, run)
             candidate = self._candidate(run, done, usable=False) if done else None
             if candidate is None:

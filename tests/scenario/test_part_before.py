@@ -5,6 +5,7 @@ import shlex
 import pytest
 
 from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.run import Run
 from spanwise.scheduler.daemon.scheduled_run import ScheduledJob
 from spanwise.scheduler.daemon.scheduled_run import _run as run_job
 from spanwise.scheduler.project import settings
@@ -115,3 +116,21 @@ def test_a_part_passes_over_what_was_ingested_and_chosen_and_what_failed_in_the_
     assert tick("p1", "push") == 0
 
     assert served(bench) == "1v1a"
+
+
+def test_a_part_finds_the_part_before_beyond_many_runs_of_others(bench, monkeypatch):
+    """Those have done none of its nodes, so their executions are not read."""
+    assert tick("i1", "ingest", span=1) == 0
+    with pytest.raises(UsageError, match=r"Judge\), and no run has"):
+        tick("p1", "push")
+    assert tick("t1", "train") == 0
+    for _ in range(120):
+        bench.store.begin_run(Run(pipeline="flow", nodes=("Ingest",)))
+
+    assert tick("p2", "push") == 0
+
+    monkeypatch.setattr("spanwise.orchestrator.base_run._LOOK_BACK", 50)
+    for _ in range(50):
+        bench.store.begin_run(Run(pipeline="flow", nodes=("Ingest",)))
+    with pytest.raises(UsageError, match="and none of the last 50 runs has"):
+        tick("p3", "push")
