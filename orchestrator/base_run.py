@@ -115,12 +115,26 @@ class _Search:
                 f"reads. {f'Runs that have it: {able}.' if able else self._none()}"
             )
         if not (self._request.force_base or base.replay):  # what a replay may see never changes
-            outdated = self._newest.find_outdated(selection.run, base, chosen)
-            candidate = _Candidate(base, chosen, outdated)
-            if outdated:
+            candidate = _Candidate(base, chosen, self._find_outdated(selection, base, chosen))
+            if candidate.outdated:
                 raise UsageError(self._refuse(selection, candidate))
-            self._refuse_learned(selection, candidate)
+            if self._request.behind:
+                self._refuse_withheld(candidate)
+            else:
+                self._refuse_learned(selection, candidate)
         return _supply(base, chosen, left_out)
+
+    def _find_outdated(
+        self, selection: Selection, base: Run, supplied: Mapping[str, Execution]
+    ) -> Sequence[OutdatedNode]:
+        """What is newer than a run that was named; of the part before, as for a tick of the part that is resumed."""
+        behind = self._request.behind
+        mine = {name: execution for name, execution in supplied.items() if name not in behind}
+        outdated = self._newest.find_outdated(selection.run, base, mine)
+        if behind:
+            _, newest = self._read_part_before()
+            outdated += self._find_newer(selection, supplied, newest)
+        return outdated
 
     def find(self, selection: Selection) -> BaseRun:
         """The outputs of the newest run that is up to date."""
@@ -155,7 +169,7 @@ class _Search:
                 f"({nodes}), and {none} has. Wait for that part, or run the whole pipeline once:  {self._whole}"
             )
         self._refuse_collected(candidate)
-        if newer := self._find_newer(selection, candidate, newest):
+        if newer := self._find_newer(selection, candidate.executions, newest):
             reasons = "; ".join(outdated.why for outdated in newer)
             self._refuse_part_before(candidate, f"but something newer exists in that part: {reasons}")
         self._refuse_withheld(candidate)
@@ -179,7 +193,7 @@ class _Search:
         return None, newest
 
     def _find_newer(
-        self, selection: Selection, candidate: _Candidate, newest: Mapping[str, Execution]
+        self, selection: Selection, supplied: Mapping[str, Execution], newest: Mapping[str, Execution]
     ) -> list[OutdatedNode]:
         """The nodes of the part before of which this part would read other outputs than the newest.
 
@@ -189,9 +203,10 @@ class _Search:
             outdated_by(newest[name])
             for name in _nodes_read(self._pipeline, selection.run)
             if name in newest
+            and name in supplied
             and isinstance(self._pipeline.nodes[name], Component)
             and any(is_window(self._pipeline.nodes[above]) for above in self._pipeline.ancestors(name))
-            and not has_same_content(newest[name].outputs, candidate.executions[name].outputs)
+            and not has_same_content(newest[name].outputs, supplied[name].outputs)
         ]
 
     def _refuse_collected(self, candidate: _Candidate) -> None:

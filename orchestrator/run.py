@@ -63,6 +63,7 @@ class Run:
     as_of: datetime | None = None  #: resolvers see only artifacts published by then
     replay: bool = False  #: it repeats an earlier moment, `as_of`; ordinary runs read nothing that it makes
     base: int | None = None  #: number of the run that supplies the outputs of skipped nodes
+    behind: tuple[str, ...] = ()  #: of a part of a schedule that reads the part before: the nodes of that part
     nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
     parameters: Mapping[str, Value] = field(default_factory=dict)  #: arguments of the pipeline function
     beam: Mapping[str, Value] = field(default_factory=dict)  #: the runner and options of Beam in the settings

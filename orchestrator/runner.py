@@ -178,6 +178,7 @@ class Controller:
             as_of=request.as_of,
             replay=request.replay,
             base=base,
+            behind=request.behind,
             nodes=nodes,
             parameters=request.recorded_parameters,
             beam=request.beam,

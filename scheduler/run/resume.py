@@ -93,6 +93,7 @@ def resume_request(run: Run, executions: Iterable[Execution], pipeline: Pipeline
         as_of=run.as_of,
         replay=run.replay,
         base=run.number if selection.required or selection.optional else None,
+        behind=tuple(name for name in run.behind if name in pipeline.nodes),
         typed=run.typed,
     )
 

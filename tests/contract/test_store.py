@@ -275,6 +275,7 @@ A_RUN = Run(
     calendar="day",
     as_of=datetime(2013, 1, 9, 3, 0, 0, 1, tzinfo=UTC),
     base=4,
+    behind=("Window", "Learn"),
     nodes=("ExampleGen", "Trainer"),
     parameters={"data": "/data", "window": 7, "rate": 0.1, "on": True},
     from_scratch=True,

@@ -26,6 +26,11 @@ class Listed(Ingest):
         return {span: version for span, version in found.items() if spans is None or span in spans}
 
 
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+
+
 class Learn(Component):
     def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None:
         (model.path / "text").write_text(" ".join(map(read_text, examples)))
@@ -49,10 +54,12 @@ class Push(Component):
 
 def flow() -> Pipeline:
     ingest = Listed(lake="lake", name="Ingest")
-    window = RollingWindow(ingest["examples"], size=2, since=1, missing=2, name="Window")
+    check = Check(examples=ingest["examples"])
+    window = RollingWindow(check["examples"], size=2, since=1, missing=2, name="Window")
     learn = Learn(examples=window["examples"])
     judge = Judge(model=learn["model"])
-    return Pipeline("flow", [ingest, window, learn, judge, Push(model=learn["model"], report=judge["report"])])
+    push = Push(model=learn["model"], report=judge["report"])
+    return Pipeline("flow", [ingest, check, window, learn, judge, push])
 """
 
 
@@ -134,3 +141,55 @@ def test_a_part_finds_the_part_before_beyond_many_runs_of_others(bench, monkeypa
         bench.store.begin_run(Run(pipeline="flow", nodes=("Ingest",)))
     with pytest.raises(UsageError, match="and none of the last 50 runs has"):
         tick("p3", "push")
+
+
+@pytest.mark.parametrize("again", ["resume", "retry"])
+def test_a_resumed_part_keeps_the_rule_of_its_part(bench, again):
+    """What was ingested after the training holds back neither the part nor the rest of it."""
+    assert tick("i1", "ingest", span=1) == 0
+    assert tick("t1", "train") == 0
+    assert tick("i2", "ingest", span=2) == 0
+    (bench.folder / "down").touch()
+    assert tick("p1", "push", push_at="Judge") == 1
+    assert bench("resume", "flow/4") == 1
+    (bench.folder / "down").unlink()
+
+    if again == "resume":
+        assert bench("resume", "flow/5") == 0
+    else:
+        assert tick("p1", "push", push_at="Judge", base=4) == 0
+
+    assert served(bench) == "1v1a"
+    assert next(bench.store.runs("flow")).nodes == ("Push",)
+
+
+def test_a_part_is_not_resumed_with_what_the_part_before_has_replaced(bench, capsys):
+    """A newer training is what its next tick reads."""
+    assert tick("i1", "ingest", span=1) == 0
+    assert tick("t1", "train") == 0
+    (bench.folder / "down").touch()
+    assert tick("p1", "push") == 1
+    (bench.folder / "down").unlink()
+    assert tick("i2", "ingest", span=2) == 0
+    assert tick("t2", "train") == 0
+
+    assert bench("resume", "flow/3") == 2
+
+    assert "flow/3 cannot be resumed" in (said := capsys.readouterr().err)
+    assert "Learn gave flow/Learn/model/2 in run 5, which is newer" in said
+    assert tick("p1", "push", base=3) == 0
+    assert served(bench) == "1v1a 2v1a"
+
+
+def test_a_part_is_not_resumed_with_what_was_refused_since(bench, capsys):
+    """Neither is what the part before has learned from it."""
+    assert tick("i1", "ingest", span=1) == 0
+    assert tick("t1", "train") == 0
+    (bench.folder / "down").touch()
+    assert tick("p1", "push") == 1
+    (bench.folder / "down").unlink()
+    assert bench("refuse", "flow.py", "--span", "1", "--because", "wrong unit") == 0
+
+    assert bench("resume", "flow/3") == 2
+
+    assert "does not count any more: refused by" in capsys.readouterr().err
