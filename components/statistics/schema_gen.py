@@ -66,17 +66,17 @@ class SchemaGen(Component):
             shutil.copyfile(source, schema.path / FILE)
             return
         basis = sorted(earlier or statistics, key=lambda artifact: artifact.span)
-        merged, newest, spans = merge_newest([SpanStatistics.load(artifact.path) for artifact in basis])
-        inferred = infer(merged, max_values=max_values, newest=newest, settled=spans >= settled_after)
-        (schema.path / FILE).write_text(inferred.toml() + _note(spans, settled_after), encoding="utf-8")
+        merged, spans = merge_newest([SpanStatistics.load(artifact.path) for artifact in basis])
+        inferred = infer(merged, max_values=max_values, spans=spans, settled=len(spans) >= settled_after)
+        (schema.path / FILE).write_text(inferred.toml() + _note(len(spans), settled_after), encoding="utf-8")
 
 
-def merge_newest(spans: Sequence[SpanStatistics]) -> tuple[SpanStatistics, SpanStatistics, int]:
-    """Merges spans, from the newest (the last) back to where a type changed; returns it, the newest, and how many."""
+def merge_newest(spans: Sequence[SpanStatistics]) -> tuple[SpanStatistics, Sequence[SpanStatistics]]:
+    """Merges spans, from the newest (the last) back to where a type changed; returns it and these spans."""
     from spanwise.components.statistics.span_statistics import merge
 
-    count = 1
-    merged = newest = spans[-1]
+    merged = spans[-1]
+    first = len(spans) - 1
     for older in reversed(spans[:-1]):
         try:
             both = merge([older, merged])
@@ -84,8 +84,8 @@ def merge_newest(spans: Sequence[SpanStatistics]) -> tuple[SpanStatistics, SpanS
         except ColumnsChanged:
             break
         merged = both
-        count += 1
-    return merged, newest, count
+        first -= 1
+    return merged, spans[first:]
 
 
 def _note(spans: int, settled_after: int) -> str:
@@ -107,6 +107,9 @@ IDENTIFIERS = 100
 ENOUGH = 10
 """A list of values is inferred where each occurs so often on average: rarer ones will have unseen companions."""
 
+REGULAR = 10
+"""A column with at least so many values in each split of each span has none in the next by a chance of 1 in 20,000."""
+
 APART = 0.1
 """The limit that is inferred for the divergence of numbers, in bits."""
 
@@ -115,16 +118,21 @@ SHIFT = 0.2
 
 
 def infer(
-    statistics: SpanStatistics, *, max_values: int = 100, newest: SpanStatistics | None = None, settled: bool = True
+    statistics: SpanStatistics,
+    *,
+    max_values: int = 100,
+    spans: Sequence[SpanStatistics] | None = None,
+    settled: bool = True,
 ) -> DataSchema:
     """The schema that these statistics suggest; features in the order of the columns.
 
-    Columns that `newest`, the last of several spans, no longer has may be absent. Unless `settled`, what a few spans
-    cannot know only warns.
+    `spans` are those that were merged, if several, the newest last. Columns that the newest no longer has may be
+    absent. Unless `settled`, what a few spans cannot know only warns.
 
     - type: as found.
     - present: twice the share that is missing, in the split that lacks most, and 5 percent more, may be missing; in
-      whole percent.
+      whole percent. At least a tenth of the least share that a split of a span had, where each had 10 values or
+      more, so that a column without any is an anomaly. Spans that lack the column do not count.
     - finite: unless there was NaN or an infinity.
     - values: of texts, where there are at most `max_values`, all are known and each occurs 10 times on average.
     - min, max: of numbers, as far again below and above as they lie apart, without crossing zero. A number that is
@@ -135,26 +143,36 @@ def infer(
     """
     from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Severity
 
-    there = None if newest is None else newest.whole().features.keys()
+    spans = [statistics] if spans is None else spans
+    there = spans[-1].whole().features.keys()
     features = {
-        name: _infer(feature, max_values, missing=_greatest_missing_share(name, statistics))
+        name: _infer(feature, max_values, present=_present(name, spans))
         for name, feature in statistics.whole().features.items()
     }
     return DataSchema(
         severity={} if settled else {AnomalyCheck(name): Severity.WARNING for name in UNSETTLED},
-        features={
-            n: f if there is None or n in there else f.model_copy(update={"column": False}) for n, f in features.items()
-        },
+        features={n: f if n in there else f.model_copy(update={"column": False}) for n, f in features.items()},
     )
 
 
-def _greatest_missing_share(name: str, statistics: SpanStatistics) -> float:
+def _present(name: str, spans: Sequence[SpanStatistics]) -> float:
     """Each split is held against the schema by itself, so what one of them lacks says what any may lack."""
-    found = (split.features.get(name) for split in statistics.splits.values())
-    return max((feature.missing_share for feature in found if feature is not None), default=0.0)
+    found: dict[str, list[FeatureStatistics]] = {}
+    for split in (split for span in spans for split in span.splits.values()):
+        feature = split.features.get(name)
+        if feature is not None and feature.count:
+            found.setdefault(split.name, []).append(feature)
+    if not found:
+        return 0.0  # of no place it is known whether it would have a value
+    missing = max(sum(f.missing for f in each) / sum(f.count for f in each) for each in found.values())
+    usual = max(0.0, math.floor(95 - 200 * missing) / 100)
+    every = [f for each in found.values() for f in each]
+    if min(f.present for f in every) < REGULAR:
+        return usual
+    return max(usual, float(f"{min(f.present / f.count for f in every) / 10:.1g}"))
 
 
-def _infer(feature: FeatureStatistics, max_values: int, *, missing: float) -> FeatureSchema:
+def _infer(feature: FeatureStatistics, max_values: int, *, present: float) -> FeatureSchema:
     from spanwise.components.statistics.schema import FeatureSchema
 
     least, most = _range(feature)
@@ -162,7 +180,7 @@ def _infer(feature: FeatureStatistics, max_values: int, *, missing: float) -> Fe
     apart = _distance(feature)
     return FeatureSchema(
         type=feature.type,
-        present=max(0.0, math.floor(95 - 200 * missing) / 100),
+        present=present,
         finite=not (feature.nan or feature.infinite),
         values=_values(feature, max_values),
         min=least,

@@ -92,6 +92,37 @@ def test_twice_the_missing_share_may_be_missing():
     assert inferred([None, None, None, 1]).present == 0.0
 
 
+def checks(found, *spans):
+    """The anomalies of a span by what the spans before it suggest."""
+    merged, taken = merge_newest(spans)
+    return [(a.feature, a.check) for a in validate(found, infer(merged, spans=taken))]
+
+
+def test_a_column_that_often_lacks_values_and_suddenly_has_none_is_an_anomaly():
+    """Some are always there, however many are missing: not fewer than usual, but none at all is a missing column."""
+    often = [statistics(x=["a"] * some + [None] * (100 - some)) for some in (40, 30, 50)]
+
+    assert inferred(["a"] * 30 + [None] * 70).present == 0.03
+    assert checks(statistics(x=["a"] * 5 + [None] * 95), *often) == []
+    assert checks(statistics(x=pa.nulls(100, pa.string())), *often) == [("x", AnomalyCheck.MISSING_COLUMN)]
+
+
+def test_a_new_column_that_suddenly_has_no_value_is_an_anomaly():
+    """Spans from before it was there say nothing of how much of it may be missing."""
+    spans = [statistics(x=[1] * 100)] * 5 + [statistics(x=[1] * 100, y=["a"] * 100)]
+
+    assert checks(statistics(x=[1] * 100, y=pa.nulls(100, pa.string())), *spans) == [("y", AnomalyCheck.MISSING_COLUMN)]
+
+
+def test_a_column_that_had_no_values_in_a_split_or_few_may_have_none():
+    """A split without labels is regular; that a column had ten values in no split says that it may have none."""
+    label, rare = pa.array(["a"] * 100), pa.array(["a"] * 9 + [None] * 91)
+    train, test = statistics(label=label, rare=rare), statistics(label=pa.nulls(100, pa.string()), rare=rare)
+    span = SpanStatistics(splits={**train.splits, "test": replace(test.splits["train"], name="test")})
+
+    assert checks(statistics(label=pa.nulls(100, pa.string()), rare=pa.nulls(100, pa.string())), span) == []
+
+
 def test_nan_is_allowed_where_it_was():
     """A column with NaN may have NaN; one without may not."""
     assert not inferred([1.0, math.nan]).finite
@@ -225,19 +256,19 @@ def test_types_and_missing_columns_are_errors_from_the_first_span_on():
 
 def test_a_column_that_the_newest_span_no_longer_has_may_be_absent():
     """Once a span without it was accepted, its absence is no anomaly."""
-    merged, newest, count = merge_newest([statistics(x=[1], y=[2]), statistics(x=[1], y=[2]), statistics(x=[1])])
+    merged, spans = merge_newest([statistics(x=[1], y=[2]), statistics(x=[1], y=[2]), statistics(x=[1])])
 
-    schema = infer(merged, newest=newest)
+    schema = infer(merged, spans=spans)
 
-    assert count == 3
+    assert len(spans) == 3
     assert (schema.features["x"].column, schema.features["y"].column) == (True, False)
 
 
 def test_spans_before_a_change_of_type_are_left_out():
     """The newest spans that fit together suggest the schema."""
-    merged, _, count = merge_newest([statistics(x=["a"]), statistics(x=[1]), statistics(x=[50])])
+    merged, spans = merge_newest([statistics(x=["a"]), statistics(x=[1]), statistics(x=[50])])
 
-    assert count == 2
+    assert len(spans) == 2
     assert infer(merged).features["x"].type == "int64"
 
 
@@ -246,9 +277,9 @@ def test_spans_before_a_change_of_type_are_left_out_whatever_their_splits_are_ca
     old = statistics(x=["a"]).splits["train"]
     renamed = SpanStatistics(splits={"learn": replace(old, name="learn")})
 
-    merged, _, count = merge_newest([renamed, statistics(x=[1])])
+    merged, spans = merge_newest([renamed, statistics(x=[1])])
 
-    assert count == 1
+    assert len(spans) == 1
     assert infer(merged).features["x"].type == "int64"
 
 
