@@ -14,6 +14,7 @@ import numpy as np
 from spanwise.components.bounds import format_apart, is_at_most
 from spanwise.components.statistics.accumulators.frequent import abbreviate, cut, is_cut
 from spanwise.components.statistics.distances import jensen_shannon, l_infinity
+from spanwise.components.statistics.feature_type import agree
 from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Distance, FeatureSchema, Severity
 from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
 from spanwise.orchestrator.errors import InputError, ParameterError
@@ -112,7 +113,11 @@ def _within_known(name: str, split: SplitCounts, schema: DataSchema) -> bool:
     """Whether all that a feature lies in is present with its type, so that its absence is an anomaly of its own."""
     # Arrow writes what a struct or list holds in angle brackets; any other column may have a dot in its name
     parents = [p for p, f in schema.features.items() if "<" in f.type and name.startswith((f"{p}.", f"{p}[]"))]
-    return all(p in split.features and split.features[p].type == schema.features[p].type for p in parents)
+    return all(p in split.features and _holds_the_same(split.features[p], schema.features[p]) for p in parents)
+
+
+def _holds_the_same(feature: FeatureStatistics, wanted: FeatureSchema) -> bool:
+    return feature.kind != "null" and agree(feature.type, wanted.type) is not None
 
 
 def _feature(
@@ -124,7 +129,7 @@ def _feature(
     yield from _absence(feature, wanted, anomaly)
     if not feature.present:
         return  # a column without values has nothing else to check, not even a type
-    if wanted.type not in (feature.type, "null"):
+    if agree(feature.type, wanted.type) is None:
         yield anomaly(
             AnomalyCheck.TYPE, f"its type is {feature.type}; the schema says {wanted.type}.", found=feature.type
         )

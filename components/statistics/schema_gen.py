@@ -137,7 +137,7 @@ def infer(
     - values: of texts, where there are at most `max_values`, all are known and each occurs 10 times on average.
     - min, max: of numbers, as far again below and above as they lie apart, without crossing zero. A number that is
       always the same has no range, since it is most likely the date or the version; nor has an identifier.
-    - min_length, max_length: of lists; 1 where none is empty, and both where all are of one length.
+    - min_length, max_length: of lists; 1 where none is empty, and both where all are of one length above 0.
     - drift, skew: 0.2 of any value's share for texts and booleans, 0.1 bits for numbers; none where all values are
       the same, for identifiers, and where texts differ in half of the rows.
     """
@@ -236,7 +236,7 @@ def _round_outwards(bound: float, width: float, rounding: str) -> float | None:
 def _lengths(lengths: NumberStatistics | None) -> tuple[int | None, int | None]:
     if lengths is None or lengths.least is None or lengths.greatest is None:
         return None, None
-    if lengths.least == lengths.greatest:
+    if lengths.least == lengths.greatest != 0:
         return int(lengths.least), int(lengths.greatest)
     return (1 if lengths.least else None), None
 

@@ -32,6 +32,7 @@ from spanwise.components.statistics.accumulators import (
 )
 from spanwise.components.statistics.accumulators.frequent import LONGEST, cut
 from spanwise.components.statistics.accumulators.value_counts import count_texts, count_weighted, to_list
+from spanwise.components.statistics.feature_type import agree
 from spanwise.components.statistics.feature_value import format_value
 from spanwise.components.statistics.weighted import WeightedStatistics
 from spanwise.orchestrator.errors import ColumnsChanged, InputError
@@ -191,21 +192,21 @@ class FeatureStatistics:
         return self.kind == other.kind and (self.kind != "time" or self.type == other.type)
 
     def merge(self, other: Self) -> Self:
-        """The statistics of both. A feature that is all missing (type `null`) takes the other's type.
+        """The statistics of both. What is all missing (type `null`), also in lists and structs, takes the other's type.
 
         Raises:
             ColumnsChanged: the types differ.
         """
-        if self.type != other.type and "null" not in (self.kind, other.kind):
+        type_ = agree(self.type, other.type)
+        if type_ is None:
             raise ColumnsChanged(
                 f"feature '{self.name}' is {self.type} in one span and {other.type} in another, so that their "
                 "statistics cannot be merged. Ingest one of them again with the other's type (types=)."
             )
-        typed = other if self.kind == "null" else self
         return replace(
             self,
-            type=typed.type,
-            kind=typed.kind,
+            type=type_,
+            kind=other.kind if self.kind == "null" else self.kind,
             count=self.count + other.count,
             missing=self.missing + other.missing,
             nan=self.nan + other.nan,

@@ -138,6 +138,20 @@ def test_lists_have_their_lengths():
     assert (schema.features["any"].min_length, schema.features["any"].max_length) == (None, None)
 
 
+def test_lists_and_structs_that_were_empty_may_be_filled():
+    """Nothing is known of what they would hold: neither its type, nor how much of it is missing, nor how long it is."""
+    empty = statistics(tags=pa.array([[]], pa.list_(pa.null())), place=pa.array([{"x": 1, "note": None}] * 9))
+    filled = statistics(tags=[["a", None, "b"], []], place=[{"x": 2, "note": "hm"}, {"x": 1, "note": "no"}])
+
+    assert checks(filled, empty) == []
+    assert checks(empty, filled) == [("place.note", AnomalyCheck.MISSING_COLUMN)]
+    assert checks(filled, empty, filled, empty) == []
+    assert checks(statistics(tags=[[1]], place=[{"x": 1, "note": "hm"}]), empty, filled) == [
+        ("tags", AnomalyCheck.TYPE),
+        ("tags[]", AnomalyCheck.TYPE),
+    ]
+
+
 def test_every_kind_of_column_can_be_inferred():
     """Whatever the columns, what is inferred of a span finds nothing odd in it."""
     rng = np.random.default_rng(0)

@@ -209,6 +209,28 @@ def test_an_untyped_column_takes_the_type_of_the_other_span():
     assert (found.type, found.kind, found.missing) == ("string", "text", 2)
 
 
+EMPTY = pa.array([{"tags": [], "note": None}], pa.struct([("tags", pa.list_(pa.null())), ("note", pa.null())]))
+FILLED = pa.array([{"tags": ["a", "b"], "note": 1}])
+OTHER = pa.array([{"tags": [2], "note": 1}])
+
+
+@pytest.mark.parametrize("order", [(EMPTY, FILLED), (FILLED, EMPTY), (EMPTY, FILLED, EMPTY)])
+def test_what_is_in_lists_and_structs_without_values_takes_the_type_of_others(order):
+    """Nobody knows what would be in lists that are all empty: they are of the type that other spans found."""
+    found = merge([statistics(x=each) for each in order]).splits["train"].features
+
+    assert {name: feature.type for name, feature in found.items()} == {
+        name: feature.type for name, feature in statistics(x=FILLED).splits["train"].features.items()
+    }
+    assert (found["x.tags[]"].count, found["x.note"].missing) == (2, len(order) - 1)
+
+
+def test_what_is_in_lists_and_structs_of_two_types_does_not_merge():
+    """That one field agrees does not excuse another."""
+    with pytest.raises(ColumnsChanged, match="feature 'x' is"):
+        merge([statistics(x=each) for each in (EMPTY, FILLED, OTHER)])
+
+
 def test_a_column_of_two_types_does_not_merge():
     """Spans that disagree on a type are named, not mixed."""
     with pytest.raises(ColumnsChanged, match="'x' is int64 in one span and string"):
