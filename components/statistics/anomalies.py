@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +17,12 @@ from spanwise.components.statistics.accumulators.frequent import abbreviate, cut
 from spanwise.components.statistics.distances import jensen_shannon, l_infinity
 from spanwise.components.statistics.feature_type import agree
 from spanwise.components.statistics.schema import AnomalyCheck, DataSchema, Distance, FeatureSchema, Severity
-from spanwise.components.statistics.span_statistics import FeatureStatistics, SpanStatistics, SplitCounts
+from spanwise.components.statistics.span_statistics import (
+    FeatureStatistics,
+    NumberStatistics,
+    SpanStatistics,
+    SplitCounts,
+)
 from spanwise.orchestrator.errors import InputError, ParameterError
 
 FILE = "anomalies.json"
@@ -230,17 +236,24 @@ def _out_of_range(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: An
         return
     below = wanted.min is not None and numbers.least < wanted.min
     above = wanted.max is not None and numbers.greatest > wanted.max
-    share = 0.0
-    if below and wanted.min is not None:
-        share += float(numbers.quantiles.share_up_to([np.nextafter(wanted.min, -np.inf)])[0])
-    if above and wanted.max is not None:
-        share += 1 - float(numbers.quantiles.share_up_to([wanted.max])[0])
-    if not (below or above) or (wanted.outside and is_at_most(share, wanted.outside, scale=1)):
+    if not (below or above):
+        return
+    share = _share_out_of_range(feature, numbers, wanted)
+    if wanted.outside and is_at_most(share, wanted.outside, scale=1):
         return
     least, most = feature.format(numbers.least), feature.format(numbers.greatest)
     bounds = " to ".join(("any" if b is None else feature.format(b)) for b in (wanted.min, wanted.max))
     message = f"values range from {least} to {most}; {bounds} is allowed. About {share:.2%} of them are outside."
     yield anomaly(AnomalyCheck.RANGE, message, least=numbers.least, greatest=numbers.greatest, share=share)
+
+
+def _share_out_of_range(feature: FeatureStatistics, numbers: NumberStatistics, wanted: FeatureSchema) -> float:
+    least, most = (-math.inf if wanted.min is None else wanted.min), (math.inf if wanted.max is None else wanted.max)
+    if feature.is_integer and feature.frequent is not None and feature.frequent.complete:
+        # to the last digit, which the doubles of quantiles do not have beyond 2^53
+        return sum(o.count for o in feature.top(None) if not least <= int(o.value) <= most) / feature.present
+    below, up_to_most = numbers.quantiles.share_up_to([np.nextafter(float(least), -np.inf), most])
+    return float(below + (1 - up_to_most))
 
 
 def _skews(statistics: SpanStatistics, schema: DataSchema) -> Iterator[Anomaly]:

@@ -217,8 +217,7 @@ def _range(feature: FeatureStatistics) -> tuple[float | None, float | None]:
 
 
 def _is_identifier(feature: FeatureStatistics) -> bool:
-    integer = feature.type.startswith(("int", "uint"))
-    return integer and feature.present >= IDENTIFIERS and (feature.unique or 0) > 0.9 * feature.present
+    return feature.is_integer and feature.present >= IDENTIFIERS and (feature.unique or 0) > 0.9 * feature.present
 
 
 def _round_outwards(bound: float, width: float, rounding: str) -> float | None:

@@ -170,6 +170,11 @@ class FeatureStatistics:
         return self.count - self.missing
 
     @property
+    def is_integer(self) -> bool:
+        """Whether its values are whole numbers, which times are not."""
+        return self.type.startswith(("int", "uint"))
+
+    @property
     def missing_share(self) -> float:
         """0 when there is no place."""
         return self.missing / self.count if self.count else 0.0

@@ -251,5 +251,5 @@ def _whole_edges(start: float, end: float) -> tuple[float, ...]:
 
 
 def _is_whole(feature: FeatureStatistics) -> bool:
-    integer = feature.type.startswith(("int", "uint")) or feature.type == "date32[day]"
+    integer = feature.is_integer or feature.type == "date32[day]"
     return feature.numbers is None or integer

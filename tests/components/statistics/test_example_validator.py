@@ -131,6 +131,16 @@ def test_a_share_may_be_outside_when_the_schema_says_so():
     assert validate(span(x=["c", "c", "a"]), text) != ()
 
 
+@pytest.mark.parametrize("bounds", [{"min": 2**60 + 1}, {"max": 2**60 - 1}, {"min": 2**60 + 1, "max": 2**61}])
+def test_a_share_of_great_integers_is_compared_to_the_last_digit(bounds):
+    """Beyond 2^53 many integers are one double; those on the wrong side of a bound are outside all the same."""
+    found = only_anomaly(
+        span(x=[2**60] * 60 + [bounds.get("min") or bounds["max"]] * 40), schema(x={**bounds, "outside": 0.5})
+    )
+
+    assert found.figures["share"] == 0.6
+
+
 def test_of_many_unknown_values_the_most_frequent_are_named():
     """Among 100,000 distinct strings the count of unknown ones is right, and a few are named."""
     values = [*["a"] * 10, *["new"] * 5000, *[f"other {i}" for i in range(100_000)]]
