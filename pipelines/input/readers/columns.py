@@ -10,13 +10,23 @@ import pyarrow.compute as pc
 
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
 from spanwise.pipelines.input.decimals import to_doubles
-from spanwise.pipelines.input.readers.column import Column, Misfit, element_type, written
+from spanwise.pipelines.input.readers.column import (
+    Column,
+    Misfit,
+    element_type,
+    exact_below,
+    is_exact,
+    is_text,
+    written,
+)
 from spanwise.pipelines.input.readers.descriptor import Rejected
 from spanwise.pipelines.input.readers.stored_types import find_missing_fixed_list, parse_type, store, stored_type
+from spanwise.pipelines.input.readers.written_values import read_texts
 from spanwise.pipelines.input.selection import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from decimal import Decimal
 
     from numpy.typing import NDArray
 
@@ -252,37 +262,48 @@ def convert(array: pa.Array[Any], column: Column) -> pa.Array[Any]:
 def _convert_plain(array: pa.Array[Any], wanted: pa.DataType, *, exact: bool) -> pa.Array[Any]:
     """A cast that refuses where Arrow's changes a value: infinities, rounded decimals, times dropped from instants.
 
-    Fractions may be rounded to the precision of the wanted type, unless `exact`.
+    Fractions may be rounded to the precision of the wanted type, unless `exact`; whole numbers never.
     """
     types, found = pa.types, array.type
+    if is_text(found) and not (is_text(wanted) or types.is_fixed_size_binary(wanted)):
+        return cast("pa.Array[Any]", read_texts(pc.cast(array, pa.string()), wanted))
     if types.is_integer(found) and types.is_decimal(wanted):
         # Arrow wants room for the longest integer, whatever the values are
         array = pc.cast(array, pa.decimal256(40, 0))
     if (types.is_timestamp(found) and types.is_time(wanted)) or (types.is_boolean(wanted) and not _is_flag(array)):
         raise pa.ArrowInvalid(f"{found} is no {wanted}")
-    wide = to_doubles(array) if types.is_decimal(found) and types.is_floating(wanted) else array
-    cast = pc.cast(wide, wanted, safe=True)
+    if types.is_floating(wanted):
+        return _to_floating(array, wanted, exact=exact)
+    made = pc.cast(array, wanted, safe=True)
     if types.is_timestamp(found) and types.is_date(wanted):
-        _check_same(pc.cast(cast, found), array)
+        _check_same(pc.cast(made, found), array)
     elif types.is_floating(found) and types.is_decimal(wanted):
-        _check_same(pc.cast(to_doubles(cast), found), array)
-    elif types.is_floating(wanted):
-        wide = pc.cast(wide, pa.float64(), safe=True)
-        grown = pc.and_(pc.is_inf(cast), pc.invert(_is_infinite(array, wide)))
-        if pc.any(grown).as_py():
-            raise pa.ArrowInvalid(f"a value exceeds {wanted}")
-        if exact and types.is_decimal(found):
-            _check_same(pc.cast(pc.cast(cast, pa.float64()), found), array)
-        elif exact:
-            _check_same(pc.cast(cast, pa.float64()), wide)
-    return cast
+        _check_same(pc.cast(to_doubles(made), found), array)
+    return made
 
 
-def _is_infinite(array: pa.Array[Any], wide: pa.Array[Any]) -> pa.Array[Any]:
-    """Which values say that they are infinite, rather than exceed what can be said."""
-    if pa.types.is_string(array.type):
-        return pc.match_substring_regex(array, r"(?i)^[+-]?inf(inity)?$")
-    return pc.is_inf(wide)
+def _to_floating(array: pa.Array[Any], wanted: pa.DataType, *, exact: bool) -> pa.Array[Any]:
+    found = array.type
+    wide = to_doubles(array) if pa.types.is_decimal(found) else array
+    made = pc.cast(wide, wanted, safe=True)
+    wide = pc.cast(wide, pa.float64(), safe=True)
+    if pc.any(pc.and_(pc.is_inf(made), pc.invert(pc.is_inf(wide)))).as_py():
+        raise pa.ArrowInvalid(f"a value exceeds {wanted}")
+    if pa.types.is_decimal(found):
+        _refuse_rounded(array, wide, wanted)
+        if exact:
+            _check_same(pc.cast(pc.cast(made, pa.float64()), found), array)
+    elif exact or pa.types.is_integer(found):
+        _check_same(pc.cast(made, pa.float64()), wide)
+    return made
+
+
+def _refuse_rounded(array: pa.Array[Any], wide: pa.Array[Any], wanted: pa.DataType) -> None:
+    """Refuses decimals that are whole numbers which a floating-point type would round."""
+    large = pc.filter(array, pc.greater_equal(pc.abs(wide), pa.scalar(exact_below(wanted))))
+    values = cast("list[Decimal]", pc.unique(pc.drop_null(large)).to_pylist())
+    if not all(is_exact(str(value), wanted) for value in values if value == value.to_integral_value()):
+        raise pa.ArrowInvalid(f"a whole number that {wanted} would round")
 
 
 def _is_flag(array: pa.Array[Any]) -> bool:

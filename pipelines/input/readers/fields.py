@@ -1,7 +1,7 @@
 """Fields of delimited text: which are missing, which type they have, and which types would lose something of them.
 
-pyarrow splits and converts them. What it converts otherwise than it is written is found here: hexadecimal numbers,
-numbers too large for their type, whole numbers that a double would round, and the texts that mean missing.
+pyarrow splits and converts them. What it converts otherwise than it is written is refused by the rules of
+`written_values`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from spanwise.pipelines.input.readers.column import EXACT_DOUBLE, exact_below, is_exact, is_text, refuse_long
+from spanwise.pipelines.input.readers.column import EXACT_DOUBLE, is_text, refuse_long
 from spanwise.pipelines.input.readers.descriptor import NULL_VALUES
+from spanwise.pipelines.input.readers.written_values import (
+    FALSE,
+    TRUE,
+    has_hex,
+    largest,
+    may_have_lost,
+    refuse_loss,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +37,7 @@ _INSTANT = re.compile(r"\s*\d{4}-\d{2}-\d{2}(?!\d)")
 _TIME = re.compile(r"\s*\d{2}:\d{2}")
 _INSTANTS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 _TIMES = (pa.time32("ms"), pa.time64("us"), pa.time64("ns"))
-#: What is written like a number, and read by pyarrow as one: IDs and addresses.
-_HEX = r"^\s*[+-]?0[xX]"
 _BLANK = re.compile(rb"[\r\n]*+")
-_WHOLE = r"^\s*[+-]?\d+\s*$"
-_INFINITE = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +128,8 @@ class FieldParser:
                 strings_can_be_null=empty_texts or nulls is not None or not known,
                 quoted_strings_can_be_null=not empty_texts,
                 # 0 and 1 are numbers: else a column's type would depend on the values in a block
-                true_values=["true", "True", "TRUE"],
-                false_values=["false", "False", "FALSE"],
+                true_values=list(TRUE),
+                false_values=list(FALSE),
                 column_types=known,
                 include_columns=list(types),
             ),
@@ -159,7 +163,7 @@ class FieldParser:
         if found == pa.time32("s"):
             return pa.time32("ms")
         if pa.types.is_float64(found):
-            large = _largest(column) >= EXACT_DOUBLE
+            large = largest(column) >= EXACT_DOUBLE
             return self._first_of(data, name, (pa.uint64(), found), nulls) if large else found
         if pa.types.is_string(found):
             # pyarrow tries seconds, then nanoseconds, which end in 2262: the year 9999 beside a fraction fits neither
@@ -184,27 +188,15 @@ class FieldParser:
 
     def _refuse_loss(self, data: bytes, name: str, column: pa.ChunkedArray[Any]) -> None:
         """Refuses numbers that were converted to others than are written."""
-        if not pa.types.is_floating(column.type):
-            return
-        wide = pc.cast(column, pa.float64())
-        if _largest(wide) < exact_below(column.type):
-            return
-        texts = self.texts(data, (name,)).column(0)
-        infinite = texts.filter(pc.is_inf(wide))
-        if not pc.all(pc.match_substring_regex(infinite, _INFINITE), min_count=0).as_py():
-            raise pa.ArrowInvalid("a number that is too large")
-        large = pc.greater_equal(pc.abs(wide), pa.scalar(exact_below(column.type)))
-        whole = texts.filter(pc.and_(pc.match_substring_regex(texts, _WHOLE), large))
-        # few columns have any, and the first that is rounded ends the search
-        if not all(is_exact(str(text), column.type) for text in pc.unique(whole).to_pylist()):
-            raise pa.ArrowInvalid(f"a whole number that {column.type} would round")
+        if may_have_lost(column):
+            refuse_loss(self.texts(data, (name,)).column(0), column)
 
     def _in_hex(self, data: bytes, names: Sequence[str]) -> set[str]:
         """Those of the columns of whole numbers that are, somewhere, written in hexadecimal."""
         if not names or not self._may_have_hex(data):
             return set()
         texts = self.texts(data, names)
-        return {name for name in names if pc.any(pc.match_substring_regex(texts.column(name), _HEX)).as_py()}
+        return {name for name in names if has_hex(texts.column(name))}
 
     def _may_have_hex(self, data: bytes) -> bool:
         """Whether a field may begin with 0x. Inside of a field, as in the name N10XJ, it is no number."""
@@ -213,12 +205,6 @@ class FieldParser:
         at = at[text[at - 1] == ord("0")] - 1
         edges = np.isin(text[at - 1], np.frombuffer(b'"\r\n\t\f +-' + self.delimiter.encode(), dtype=np.uint8))
         return bool((edges | (at == 0)).any())
-
-
-def _largest(column: pa.ChunkedArray[Any]) -> float:
-    """The largest absolute value; 0 if there is none. NaN is not larger than anything."""
-    found = pc.max(pc.abs(column)).as_py()
-    return 0.0 if found is None or found != found else float(found)  # noqa: PLR0124 -- NaN
 
 
 def _parsed_as(type_: pa.DataType) -> pa.DataType:

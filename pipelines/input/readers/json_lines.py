@@ -28,6 +28,7 @@ from spanwise.pipelines.input.readers.column import (
 from spanwise.pipelines.input.readers.columns import reads_as
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from spanwise.pipelines.input.readers.stored_types import stored_type
+from spanwise.pipelines.input.readers.written_values import largest, read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +108,7 @@ def read(
         if not block.data.strip():
             continue
         try:
-            table = _parse(block.data, raw).cast(schema)
+            table = _read_written(_parse(block.data, raw), schema)
         except (pa.ArrowException, NotImplementedError):
             table = _parse_carefully(block, descriptor, columns, reject)
         yield from table.to_batches()
@@ -122,6 +123,15 @@ def _as_written(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(type_):
         return pa.struct([(field.name, _as_written(field.type)) for field in type_])
     return type_
+
+
+def _read_written(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns with their own types, of those `_as_written`; times inside structs and lists are read row by row."""
+    read = [
+        read_texts(column, field.type) if pa.types.is_time(field.type) else column.cast(field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.table(read, schema=schema)
 
 
 def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
@@ -155,11 +165,11 @@ def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
         refuse_long(column)
     # a narrow type decides for all: at worst rows are read one by one
     kind = pa.float32() if any("float" in str(column.type) for column in table.columns) else pa.float64()
-    largest = max((_largest(column) for column in table.columns), default=0.0)
-    whole = [n.decode() for n in _LARGE_WHOLE.findall(data)] if exact_below(kind) <= largest < math.inf else []
+    most = max((_largest(column) for column in table.columns), default=0.0)
+    whole = [n.decode() for n in _LARGE_WHOLE.findall(data)] if exact_below(kind) <= most < math.inf else []
     # without a schema pyarrow gives doubles where uint64 would do
     wide = schema is None and any(len(number) >= _FEWEST_DIGITS for number in whole)
-    if math.isinf(largest) or wide or not all(is_exact(number, kind) for number in whole):
+    if math.isinf(most) or wide or not all(is_exact(number, kind) for number in whole):
         raise pa.ArrowInvalid("a number that is too large, or that would be rounded")
     return table
 
@@ -167,8 +177,7 @@ def _parse(data: bytes, schema: pa.Schema | None) -> pa.Table:
 def _largest(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> float:
     """The largest absolute value of the floating-point numbers in a column; 0 if there are none."""
     if pa.types.is_floating(column.type):
-        found = pc.max(pc.abs(column)).as_py()
-        return 0.0 if found is None or math.isnan(found) else float(found)
+        return largest(column)
     if pa.types.is_list(column.type):
         return _largest(pc.list_flatten(column))
     if pa.types.is_struct(column.type):
@@ -371,8 +380,15 @@ def _convert_value(value: Value, wanted: pa.DataType, source: str) -> Value:
     allowed = isinstance(value, str) and (source == "pinned" or not _is_of_json(wanted))
     if not allowed and not reads_as(_type_of_value(value), wanted):
         raise TypeError("another kind of value")
-    found = pa.scalar(value) if isinstance(value, bool) else pa.scalar(str(value))
-    return pc.cast(found, wanted, safe=True).as_py()
+    if isinstance(value, bool):
+        return pc.cast(pa.scalar(value), wanted, safe=True).as_py()
+    return _read_text(str(value), wanted)
+
+
+def _read_text(text: str, wanted: pa.DataType) -> Value:
+    found: Any = read_texts(pa.array([text]), wanted)[0]
+    # as a number, because Python has no nanoseconds
+    return cast("Value", found.value if pa.types.is_temporal(wanted) else found.as_py())
 
 
 def _is_of_json(type_: pa.DataType) -> bool:
@@ -383,19 +399,11 @@ def _is_of_json(type_: pa.DataType) -> bool:
 def _convert_number(value: JsonNumber, wanted: pa.DataType) -> Value:
     if not reads_as(pa.float64(), wanted):
         raise TypeError("another kind of value")
-    whole = _WHOLE.fullmatch(value) is not None
-    if pa.types.is_integer(wanted) and not whole:
+    if pa.types.is_integer(wanted) and not _WHOLE.fullmatch(value):
         if abs(float(value)) >= EXACT_DOUBLE:
             raise ValueError("digits may be lost")
         return pc.cast(pa.scalar(float(value)), wanted, safe=True).as_py()
-    if pa.types.is_floating(wanted):
-        if not _fits_double(value) or (whole and not is_exact(value, wanted)):
-            raise ValueError("digits would be lost")
-        found = pc.cast(pa.scalar(float(value)), wanted, safe=False).as_py()
-        if math.isinf(found) and "Inf" not in value:
-            raise OverflowError("the number is too large")
-        return found
-    return pc.cast(pa.scalar(str(value)), wanted, safe=True).as_py()
+    return _read_text(str(value), wanted)
 
 
 def _format_value(value: Value) -> str:

@@ -26,7 +26,9 @@ from spanwise.components.ingest.readers import Dialect
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.readers import json_lines
 from spanwise.pipelines.input.readers.column import Column, Misfit
+from spanwise.pipelines.input.readers.columns import convert as convert_column
 from spanwise.pipelines.input.readers.descriptor import NULL_VALUES
+from spanwise.pipelines.input.readers.fields import FieldParser
 from spanwise.pipelines.input.readers.stored_types import parse_type
 
 FILES = int(os.environ.get("SPANWISE_TEST_TEXT_FILES", "100"))
@@ -474,3 +476,33 @@ def test_a_value_is_read_in_a_struct_or_a_list_as_at_the_top(tmp_path, pin, sour
             wanted += [None if top is None else make(top)] * 2
 
         assert str(found) == str(wanted), value
+
+
+TEXTS = [
+    "1", "-1", "007", "300", "1.5", "1.505", "1e3", "1e39", "1e400", "-1e400", "inf", "-Infinity", "nan", "2049", "16777217", "16777218",
+    "9007199254740993", "9007199254740994", "18446744073709551616", "123456789", "0x1F", "0X10", "-0x1F", "true", "FALSE", "tRue", "t", "yes",
+    "a", "1_000", "1,5", "2024-05-01", "20240501", "2024-05-01 10:00", "2024-05-01T10:00:00Z", "2024-05-01T10:00:00+02:00",
+    "2024-05-01 10:00:00.123456789", "10", "10:00", "10:00:00.5", "10:00:00.123456", "24:00:00", "1:00", "10:00Z",
+]  # fmt: skip
+
+
+def read_field(text, type_):
+    return FieldParser(names=("p",), delimiter=",", dialect=Dialect()).parse(f'"{text}"\n'.encode(), {"p": type_})["p"]
+
+
+def read_element(text, type_):
+    return convert_column(pa.array([text]), Column(name="p", type=type_, source="pinned"))
+
+
+@pytest.mark.parametrize("pin", [*PINS, "halffloat", "uint64", "time64[ns]"])
+def test_a_text_is_read_as_a_pinned_type_by_one_rule(tmp_path, pin):
+    """In a field of CSV, a string of JSON and a column of text: as the same value, or refused in each."""
+    for text in TEXTS:
+        found = [read_value(tmp_path / "a.jsonl", json.dumps(text), pin, "pinned", more) for more in ("", "null\n")]
+        for read in (read_field, read_element):
+            try:
+                found.append(read(text, parse_type(pin))[0].as_py())
+            except (pa.ArrowException, NotImplementedError):
+                found.append(None)
+
+        assert len(set(map(str, found))) == 1, (text, found)
