@@ -213,9 +213,11 @@ class ColumnTypes:
                 joined = unify(name, before, type_)
                 lacks = joined is not None and any(lacking_fields(each, joined) for each in (type_, before))
                 if (joined is None or lacks) and name not in {*self._pins, *self._plan.dropped}:
+                    pin = joined or _pin_for(before, type_)
                     raise UnreadableInput(
-                        f"the files of one span must have the same columns: '{name}' is {type_} in {path} "
-                        f"and {before} in an earlier file. Pin it: types={{'{name}': '{joined or '...'}'}}."
+                        f"the files of one span must have the same columns: '{name}' is {type_} in {path} and {before} "
+                        "in an earlier file. Declare one type in all files"
+                        + ("." if pin is None else f", or pin one: types={{'{name}': '{pin}'}}.")
                     )
                 types[name] = type_ if joined is None else joined
         return types
@@ -240,6 +242,15 @@ class ColumnTypes:
         inputs = next((d.names for part in self._parts for d in part.descriptors), ())
         names = [plan.renamed.get(name, name) for name in inputs]
         return {name: types.get(name) for name in names or types}
+
+
+def _pin_for(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """A type that values of both can be read as when it is pinned; None if there may be none."""
+    if reads_as(other, one):
+        return one
+    if reads_as(one, other):
+        return other
+    return None if pa.types.is_nested(one) or pa.types.is_nested(other) else pa.string()
 
 
 def _previous_types(plan: IngestPlan) -> dict[str, pa.DataType]:

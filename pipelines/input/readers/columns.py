@@ -107,7 +107,7 @@ def reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
     if _is_number(found) and _is_number(wanted):
         return True
     if types.is_timestamp(wanted) and (types.is_date(found) or types.is_timestamp(found)):
-        return types.is_date(found) or (found.tz is None) == (wanted.tz is None)
+        return _has_zone(found) == _has_zone(wanted)
     return types.is_time(found) and types.is_time(wanted)
 
 
@@ -260,7 +260,7 @@ def convert(array: pa.Array[Any], column: Column) -> pa.Array[Any]:
 
 
 def _convert_plain(array: pa.Array[Any], wanted: pa.DataType, *, exact: bool) -> pa.Array[Any]:
-    """A cast that refuses where Arrow's changes a value: infinities, rounded decimals, times dropped from instants.
+    """A cast that refuses where Arrow's changes a value: infinities, rounded decimals, times or zones of instants.
 
     Fractions may be rounded to the precision of the wanted type, unless `exact`; whole numbers never.
     """
@@ -270,16 +270,32 @@ def _convert_plain(array: pa.Array[Any], wanted: pa.DataType, *, exact: bool) ->
     if types.is_integer(found) and types.is_decimal(wanted):
         # Arrow wants room for the longest integer, whatever the values are
         array = pc.cast(array, pa.decimal256(40, 0))
-    if (types.is_timestamp(found) and types.is_time(wanted)) or (types.is_boolean(wanted) and not _is_flag(array)):
+    if _differ_in_time(found, wanted) or (types.is_boolean(wanted) and not _is_flag(array)):
         raise pa.ArrowInvalid(f"{found} is no {wanted}")
+    if types.is_date(wanted) and _has_zone(found):
+        array = cast("Any", pc).local_timestamp(array)  # the day is that of the zone
     if types.is_floating(wanted):
         return _to_floating(array, wanted, exact=exact)
     made = pc.cast(array, wanted, safe=True)
     if types.is_timestamp(found) and types.is_date(wanted):
-        _check_same(pc.cast(made, found), array)
+        _check_same(pc.cast(made, array.type), array)
     elif types.is_floating(found) and types.is_decimal(wanted):
         _check_same(pc.cast(to_doubles(made), found), array)
     return made
+
+
+def _differ_in_time(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Arrow's cast would say what the values do not: of which zone or unit they are, or to drop a date."""
+    types = pa.types
+    if _is_number(found):
+        return types.is_timestamp(wanted) or types.is_date(wanted) or types.is_time(wanted)
+    if types.is_timestamp(wanted):
+        return _has_zone(found) != _has_zone(wanted)
+    return types.is_timestamp(found) and types.is_time(wanted)
+
+
+def _has_zone(type_: pa.DataType) -> bool:
+    return pa.types.is_timestamp(type_) and type_.tz is not None
 
 
 def _to_floating(array: pa.Array[Any], wanted: pa.DataType, *, exact: bool) -> pa.Array[Any]:

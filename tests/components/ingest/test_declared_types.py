@@ -1,5 +1,7 @@
 """Types that files declare: what becomes of them, what is refused, and how a pin lets in what is not."""
 
+import datetime as dt
+import re
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -270,6 +272,64 @@ def test_a_recorded_type_is_read_back(text):
 def test_a_type_may_be_written_in_several_ways(text, type_):
     """Whatever a program calls it, it is stored in one way."""
     assert str(parse_type(text)) == type_
+
+
+WALL = pa.array([0], pa.timestamp("us"))
+UTC = pa.array([0], pa.timestamp("us", "UTC"))
+DAY = pa.array([0], pa.date32())
+
+
+@pytest.mark.parametrize(
+    ("array", "pin"),
+    [
+        (WALL, "timestamp[us, tz=Europe/Berlin]"),
+        (UTC, "timestamp[us]"),
+        (DAY, "timestamp[us, tz=UTC]"),
+        (pa.array([0], pa.timestamp("us", "Europe/Berlin")), "date32"),
+        *((pa.array([1]), pin) for pin in ("timestamp[us]", "timestamp[us, tz=UTC]", "time64[us]", "date32")),
+        (pa.array([1], pa.int32()), "time32[ms]"),
+        (pa.array([1], pa.int32()), "date32"),
+    ],
+    ids=str,
+)
+def test_a_pin_says_not_of_which_zone_or_unit_a_value_is(ingested, array, pin, tmp_path):
+    """A wall clock is no instant, a date none either, and a number no time, as in CSV and JSON lines."""
+    with pytest.raises(UnreadableInput, match=f"column 'v': .* is no {re.escape(pin)}"):
+        ingested(array, types={"v": pin}, rejects=str(tmp_path / "no"))
+
+
+def test_midnight_in_the_zone_of_an_instant_can_be_pinned_as_a_date(ingested):
+    """The date is the one that a clock in that zone shows."""
+    instants = pa.array([dt.datetime(2024, 4, 30, 22), None], pa.timestamp("us", "Europe/Berlin"))  # noqa: DTZ001
+
+    assert ingested(instants, types={"v": "date32"})[0]["v"].to_pylist() == [dt.date(2024, 5, 1), None]
+
+
+def test_an_instant_in_another_zone_is_the_same(ingested):
+    """A pin may say another zone, since that changes no instant, and no zone for dates."""
+    berlin = UTC.cast(pa.timestamp("us", "Europe/Berlin"))
+
+    assert ingested(UTC, types={"v": str(berlin.type)})[0]["v"].to_pylist() == berlin.to_pylist()
+    assert ingested(DAY, types={"v": "timestamp[us]"})[0]["v"].to_pylist() == WALL.to_pylist()
+
+
+def test_a_date_is_no_instant_of_the_span_before(ingested):
+    """Midnight of which zone it would be, nothing says; without a zone it is midnight."""
+    with pytest.raises(ColumnsChanged, match=r"was timestamp\[us, tz=UTC\] in the previous span and is date32"):
+        ingested(DAY, previous=(("v", str(UTC.type)),))
+
+    assert ingested(DAY, previous=(("v", str(WALL.type)),))[0]["v"].to_pylist() == WALL.to_pylist()
+
+
+def test_files_with_and_without_a_zone_are_refused_with_a_pin_that_holds_both(ingested):
+    """Their values stay what they are as text."""
+    with pytest.raises(UnreadableInput, match=r"or pin one: types=\{'v': 'string'\}"):
+        ingested(WALL, UTC)
+
+    texts = ingested(WALL, UTC, types={"v": "string"})[0]["v"].to_pylist()
+    assert texts == ["1970-01-01 00:00:00.000000", "1970-01-01 00:00:00.000000Z"]
+    with pytest.raises(UnreadableInput, match=r"or pin one: types=\{'v': 'timestamp\[us\]'\}"):
+        ingested(DAY, WALL)
 
 
 def test_a_pinned_double_is_the_nearest_to_a_decimal(ingested):
