@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,10 +24,10 @@ from spanwise.components.ingest.plan import IngestPlan, IngestReport
 from spanwise.components.ingest.readers import reader_of
 from spanwise.components.ingest.readers.renaming import rename_layout, rename_previous, select_renamed
 from spanwise.orchestrator.errors import ParameterError, SpanwiseError, UnreadableInput
-from spanwise.pipelines.input.readers.descriptor import FileLayout, Format, ReadAs, format_of
+from spanwise.pipelines.input.readers.descriptor import Dialect, FileLayout, Format, ReadAs, format_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -72,7 +73,7 @@ def _naming_sources(plan: IngestPlan) -> Iterator[None]:
 
 
 def _ingest(plan: IngestPlan) -> IngestReport:
-    layouts = _describe(plan)
+    layouts, renamed = _describe(plan), plan.renamed
     parts = [
         part
         for split, described in layouts.items()
@@ -82,6 +83,10 @@ def _ingest(plan: IngestPlan) -> IngestReport:
         plan = _select_renamed(plan, _input_names(plan, layouts, parts))
         layouts = {split: [rename_layout(each, plan.renamed) for each in found] for split, found in layouts.items()}
     every = [layout for described in layouts.values() for layout in described]
+    first = every[0].descriptors[0]
+    if first.format in ("csv", "tsv"):
+        plan = replace(plan, dialect=_null_values_of_input(plan, first.names, renamed))
+        plan.dialect.check_null_values(first.path, first.names)
     try:
         columns, written = _write(plan, parts, every)
         report = _report(plan, columns, written)
@@ -117,6 +122,23 @@ def _select_renamed(plan: IngestPlan, names: Collection[str]) -> IngestPlan:
     )
 
 
+def _null_values_of_input(plan: IngestPlan, names: Collection[str], renamed: Mapping[str, str]) -> Dialect:
+    """The dialect with `null_values` by the names that the input of a span has, whichever name a column has there.
+
+    The plan is the one for the span, `renamed` what the user says of all spans. What is dropped may be missing.
+    """
+    asked = plan.dialect.null_values
+    if not isinstance(asked, Mapping):
+        return plan.dialect
+    inputs = {published: name for name, published in plan.renamed.items()}
+    found = {}
+    for name in sorted(asked, key=inputs.__contains__):  # a published name counts before one of the input
+        here = inputs.get(name) or (name if name in names else renamed.get(name, name))
+        if here in names or here not in plan.dropped:
+            found[here] = asked[name]
+    return replace(plan.dialect, null_values=found)
+
+
 def _format(plan: IngestPlan, path: str) -> ReadAs:
     return "custom" if plan.reader is not None else plan.format or format_of(path)
 
@@ -144,6 +166,9 @@ def _check(plan: IngestPlan) -> None:
 
 def _describe(plan: IngestPlan) -> dict[str, list[FileLayout]]:
     """The columns and pieces of every file; all files must be of one format and have the same columns."""
+    dialect = plan.dialect
+    if isinstance(dialect.null_values, Mapping):  # may have names that a column has in other spans only
+        dialect = replace(dialect, null_values=None)
     layouts: dict[str, list[FileLayout]] = {}
     first: tuple[str, ReadAs, FileLayout] | None = None
     for split, paths in plan.files.items():
@@ -151,7 +176,7 @@ def _describe(plan: IngestPlan) -> dict[str, list[FileLayout]]:
         for path in paths:
             fmt = _format(plan, path)
             # a reader of the user's own takes any name for its format
-            layout = reader_of(fmt, plan.reader).describe(path, cast("Format", fmt), plan.dialect)
+            layout = reader_of(fmt, plan.reader).describe(path, cast("Format", fmt), dialect)
             layouts[split].append(layout)
             if first is None:
                 first = (path, fmt, layout)

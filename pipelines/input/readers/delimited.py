@@ -66,7 +66,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
         line = 1 + head.count(b"\n", 0, start)
         _check_header(path, names)
         _refuse_other_delimiter(path, names, delimiter, dialect)
-    _check_null_values(path, names, dialect)
+    dialect.check_null_values(path, names)
     size = text.size_of(path)
     whole = Descriptor(path=path, format=fmt, start=start, stop=None, first_line=line, size_bytes=size, names=names)
     if not text.is_plain(path, dialect) or size <= dialect.part_bytes:
@@ -321,13 +321,6 @@ def _refuse_other_delimiter(path: str, names: Sequence[str], delimiter: str, dia
             f"{path}, line 1: the header is one name, {names[0]!r}, which holds {other!r}. If that separates columns, "
             f"name it: dialect=Dialect(delimiter={other!r}). If it is part of the name: delimiter={delimiter!r}."
         )
-
-
-def _check_null_values(path: str, names: Sequence[str], dialect: Dialect) -> None:
-    asked = dialect.null_values
-    unknown = [name for name in asked if name not in names] if isinstance(asked, Mapping) else []
-    if unknown:
-        raise ParameterError(f"null_values: {path} has no column '{unknown[0]}'; it has: {', '.join(names)}.")
 
 
 def _is_fraction(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from spanwise.orchestrator.errors import ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
@@ -74,6 +75,17 @@ class Dialect:
         repeated = sorted({name for name in self.column_names if self.column_names.count(name) > 1})
         if repeated:
             raise ParameterError(f"column_names: two columns are named '{repeated[0]}'. Name one otherwise.")
+
+    def check_null_values(self, path: str, names: Sequence[str]) -> None:
+        """Refuses names of columns that a file does not have.
+
+        Raises:
+            ParameterError: `null_values` has one.
+        """
+        asked = self.null_values
+        unknown = [name for name in asked if name not in names] if isinstance(asked, Mapping) else []
+        if unknown:
+            raise ParameterError(f"null_values: {path} has no column '{unknown[0]}'; it has: {', '.join(names)}.")
 
     def piece_bytes(self, size: int) -> int:
         """How many bytes a piece has of a file of so many: all the same, so that those who share them end together."""

@@ -81,3 +81,21 @@ def test_a_column_is_renamed_in_all_rows_or_the_span_is_refused(ending, tmp_path
         ]
         lacking = {"new": -1 if ending == "avro" else None} if len(names) > 1 else {}
         assert found == [lacking | row for row in rows], seed
+
+
+@pytest.mark.parametrize("named", ["old", "new"])
+@pytest.mark.parametrize("before", [True, False])
+def test_null_values_know_a_column_by_both_of_its_names(tmp_path, named, before):
+    """So one dialect reads the spans before and after a column has another name, and a column that is dropped."""
+    write(tmp_path / "a.csv", "csv", [{"old" if before else "new": -999, "x": 1}], ["x", "old" if before else "new"])
+    plan = IngestPlan(
+        files={"all": (str(tmp_path / "a.csv"),)},
+        destination=str(tmp_path / "out"),
+        renamed={"old": "new"},
+        dropped=("gone",),
+        dialect=Dialect(null_values={named: ("-999",), "gone": ("-",)}),
+    )
+
+    ingest(plan)
+
+    assert pq.read_table(tmp_path / "out/Split-all/part-00000.parquet").to_pylist() == [{"x": 1, "new": None}]
