@@ -37,6 +37,7 @@ _INSTANT = re.compile(r"\s*\d{4}-\d{2}-\d{2}(?!\d)")
 _TIME = re.compile(r"\s*\d{2}:\d{2}")
 _INSTANTS = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
 _TIMES = (pa.time32("ms"), pa.time64("us"), pa.time64("ns"))
+_BOM = b"\xef\xbb\xbf"
 _BLANK = re.compile(rb"[\r\n]*+")
 
 
@@ -110,6 +111,10 @@ class FieldParser:
         known = {name: type_ for name, type_ in types.items() if type_ is not None}
         if _BLANK.fullmatch(data):
             return pa.table({name: pa.array([], type=type_ or pa.null()) for name, type_ in types.items()})
+        if data.startswith(_BOM):
+            data = b"\n" + data  # a character of a value, which pyarrow drops at the beginning
+        if not data.endswith((b"\n", b"\r")):
+            data += b"\n"  # without it pyarrow takes an empty last field for one in quotes, if there are such
         return pa.csv.read_csv(
             cast("IO[bytes]", pa.BufferReader(data)),
             read_options=pa.csv.ReadOptions(

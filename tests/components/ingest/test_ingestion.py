@@ -421,6 +421,26 @@ def test_only_an_empty_field_is_a_missing_text_unless_others_are_asked_for(write
     assert table(asked).column("s").to_pylist() == values
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_an_empty_last_field_is_missing_with_and_without_a_newline(write, plan, end):
+    """Also beside an empty text in quotes."""
+    asked = plan(write("a.csv", 'a,s\n"b",x\n"",' + end))
+
+    ingest(asked)
+
+    assert table(asked).to_pylist() == [{"a": "b", "s": "x"}, {"a": "", "s": None}]
+
+
+@pytest.mark.parametrize("block_bytes", [8, 8 << 20])
+def test_a_byte_order_mark_in_a_value_stays(write, plan, block_bytes):
+    """It is dropped at the beginning of a file only, not at that of a block."""
+    asked = plan(write("a.csv", "\ufeffs,n\n\ufeffx,1\n\ufeffx,2\ny,3\n"), dialect=Dialect(block_bytes=block_bytes))
+
+    ingest(asked)
+
+    assert table(asked).column("s").to_pylist() == ["\ufeffx", "\ufeffx", "y"]
+
+
 def test_null_values_name_columns_that_are_there(write, plan):
     """A misspelled name would leave its texts in the data."""
     with pytest.raises(ParameterError, match=r"null_values: .*a\.csv has no column 'S'; it has: s"):
