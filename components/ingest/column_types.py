@@ -24,7 +24,7 @@ from spanwise.components.ingest.part import InputPart, Survey, map_parts, survey
 from spanwise.components.ingest.readers import reader_of
 from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, SpanwiseError, UnreadableInput
 from spanwise.pipelines.input.known_types import fill_nulls
-from spanwise.pipelines.input.readers.column import Column, is_single, join_all
+from spanwise.pipelines.input.readers.column import Column, join_all
 from spanwise.pipelines.input.readers.columns import (
     joined_type_error,
     lacking_fields,
@@ -181,7 +181,7 @@ class ColumnTypes:
             }, True
         if head.format == "tfrecord":
             reader = reader_of(head.format, renamed=self._plan.renamed)
-            sample = _without_singles(self._plan, reader.infer(head, dialect, frozenset(), 1))
+            sample = _settle_lists(self._plan, reader.infer(head, dialect, frozenset(), 1))
             enough = sample and not any(pa.types.is_null(type_) for type_ in sample.values())
             if enough and not {*dict(self._plan.previous or ()), *self._pins} - sample.keys():
                 return dict(sorted(sample.items())), False
@@ -236,9 +236,8 @@ class ColumnTypes:
             if part.error is not None:
                 raise part.error
             types = join_all(types, part.types)
-        types = _without_singles(self._plan, types)
         if self._head.format == "tfrecord":  # its features have no order of their own
-            types = dict(sorted(types.items()))
+            types = dict(sorted(_settle_lists(self._plan, types).items()))
         inputs = next((d.names for part in self._parts for d in part.descriptors), ())
         names = [plan.renamed.get(name, name) for name in inputs]
         return {name: types.get(name) for name in names or types}
@@ -259,10 +258,8 @@ def _previous_types(plan: IngestPlan) -> dict[str, pa.DataType]:
     return {name: type_ for name, type_ in types.items() if type_ is not None and not pa.types.is_null(type_)}
 
 
-def _without_singles(plan: IngestPlan, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """The types without the survey's distinction of lists that have one value at most, which only TFRecord makes."""
-    if not any(is_single(type_) for type_ in types.values()):
-        return dict(types)
+def _settle_lists(plan: IngestPlan, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """The types of features, without the survey's distinction of lists that have one value at most."""
     from spanwise.pipelines.input.readers.tf_record import settle
 
     previous = dict(plan.previous or ())

@@ -9,8 +9,8 @@ a SequenceExample.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _ONE, _TWO = 0x0A, 0x12  # field 1 or 2, of a length that follows
-_KINDS = {BYTES: pa.binary(), FLOATS: pa.float32(), INTS: pa.int64()}
+_KINDS: dict[int, pa.DataType] = {BYTES: pa.binary(), FLOATS: pa.float32(), INTS: pa.int64()}
+_NUMBERS = {FLOATS, INTS}
 _PAD = 16  # bytes after the last record, so that looking ahead needs no check
 #: By number: the mask that keeps this many bytes of a word.
 _KEEP = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)
@@ -67,13 +68,43 @@ class Records:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixedNumbers:
+    """Values of a feature that has whole numbers in some records and floats in others; not every one is a double."""
+
+    whole: pa.Array[Any]
+    floats: pa.Array[Any]
+    place: Ints  #: of each value, among the whole numbers and the floats behind them
+
+    @classmethod
+    def of(cls, whole: pa.Array[Any], floats: pa.Array[Any], is_whole: Flags) -> Self:
+        """Values of which each is the next of its kind."""
+        place = np.where(is_whole, np.cumsum(is_whole), len(whole) + np.cumsum(~is_whole)) - 1
+        return cls(whole=whole, floats=floats, place=place)
+
+    @property
+    def type(self) -> pa.DataType:
+        """What they are if they all fit."""
+        return pa.float64()
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def take(self, places: Ints) -> MixedNumbers:
+        return replace(self, place=self.place[places])
+
+    def join(self, convert: Callable[[pa.Array[Any]], pa.Array[Any]]) -> pa.Array[Any]:
+        """All values as one array; `convert` makes one type of both kinds."""
+        return pa.concat_arrays([convert(self.whole), convert(self.floats)]).take(self.place)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExampleFeature:
     """One feature in those records that have it."""
 
     name: str
     rows: Ints  #: the records that have it, ascending
     counts: Ints  #: how many values in each, or steps of a feature list
-    values: pa.Array[Any]  #: of all of them: binary, float or int64
+    values: pa.Array[Any] | MixedNumbers  #: of all of them: binary, float or int64
     steps: Ints | None = None  #: of a feature list: how many values in each step
 
     @property
@@ -86,8 +117,8 @@ def read_features(records: Records) -> tuple[list[ExampleFeature], list[int]]:
 
     A feature list is a feature too, and may have the name of one.
 
-    A feature without any value is a feature of nulls. Of a feature of two kinds, int64 and float become double; bytes
-    and numbers become text, which no other feature is.
+    A feature without any value is a feature of nulls. One of int64 and float has `MixedNumbers`; of one of bytes and
+    numbers they become text, which no other feature is.
     """
     odd = np.zeros(records.count, dtype=bool)
     entries = _find_entries(records, odd)
@@ -394,9 +425,7 @@ def _join_runs(name: str, runs: Sequence[FeatureRun]) -> ExampleFeature:
     """The runs of a feature as one, in the order of the records."""
     rows = np.concatenate([run.rows for run in runs])
     counts = np.concatenate([run.counts for run in runs])
-    type_ = _common_type({run.values.type for run in runs if len(run.values)} or {run.values.type for run in runs})
-    parts = [_cast(run.values, type_) for run in runs]
-    values = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    values = _join_values(runs)
     if len(runs) > 1:
         begins = np.cumsum(counts) - counts
         order = np.argsort(rows, kind="stable")
@@ -408,27 +437,47 @@ def _join_runs(name: str, runs: Sequence[FeatureRun]) -> ExampleFeature:
 def _join_steps(name: str, rows: Sequence[tuple[int, list[Value]]]) -> ExampleFeature:
     """A feature list in those records that have it."""
     steps = [step for _, each in rows for step in each]
-    type_ = _common_type({cast("pa.DataType", _KINDS[kind]) for kind, values in steps if values} or {pa.null()})
-    flat = [value for _, values in steps for value in values]
     return ExampleFeature(
         name=name,
         rows=np.array([row for row, _ in rows], dtype=np.int64),
         counts=np.array([len(each) for _, each in rows], dtype=np.int64),
-        values=pa.array([str(v) for v in flat] if pa.types.is_string(type_) else flat, type=type_),
+        values=_join_step_values(steps),
         steps=np.array([len(values) for _, values in steps], dtype=np.int64),
     )
 
 
-def _common_type(types: set[pa.DataType]) -> pa.DataType:
-    types = types - {pa.null()} or types
-    if len(types) == 1:
-        return types.pop()
-    return pa.string() if pa.binary() in types else pa.float64()
+def _join_values(runs: Sequence[FeatureRun]) -> pa.Array[Any] | MixedNumbers:
+    """The values of the runs, one run after another."""
+    parts = [run.values for run in runs]
+    kinds = {run.kind for run in runs if len(run.values)}
+    if kinds == _NUMBERS:
+        is_whole = np.repeat([run.kind == INTS for run in runs], [len(part) for part in parts])
+        whole, floats = ([run.values for run in runs if run.kind == kind] for kind in (INTS, FLOATS))
+        return MixedNumbers.of(pa.concat_arrays(whole), pa.concat_arrays(floats), is_whole)
+    type_ = _common_type(kinds) if kinds else next((part.type for part in parts if part.type != pa.null()), pa.null())
+    joined = [_cast(part, type_) for part in parts]
+    return joined[0] if len(joined) == 1 else pa.concat_arrays(joined)
+
+
+def _join_step_values(steps: Sequence[Value]) -> pa.Array[Any] | MixedNumbers:
+    """The values of the steps, one step after another."""
+    kinds = {kind for kind, values in steps if values}
+    flat = [(kind, value) for kind, values in steps for value in values]
+    if kinds == _NUMBERS:
+        whole, floats = (
+            pa.array([value for each, value in flat if each == kind], type=_KINDS[kind]) for kind in (INTS, FLOATS)
+        )
+        return MixedNumbers.of(whole, floats, np.array([kind == INTS for kind, _ in flat]))
+    type_ = _common_type(kinds) if kinds else pa.null()
+    return pa.array([str(v) if pa.types.is_string(type_) else v for _, v in flat], type=type_)
+
+
+def _common_type(kinds: set[int]) -> pa.DataType:
+    """The type of values of one kind; text for bytes and numbers."""
+    return _KINDS[next(iter(kinds))] if len(kinds) == 1 else pa.string()
 
 
 def _cast(values: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
     if not len(values):
         return pa.array([], type_)
-    if pa.types.is_string(type_):
-        return pa.array([str(value) for value in values.to_pylist()], pa.string())
-    return values.cast(type_, safe=False)  # of floats, which have 24 bits, only some are whole numbers that are longer
+    return pa.array([str(value) for value in values.to_pylist()], type_) if values.type != type_ else values

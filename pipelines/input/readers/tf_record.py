@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
@@ -22,11 +22,11 @@ import pyarrow as pa
 from spanwise.orchestrator.errors import UnreadableInput
 from spanwise.pipelines.input.files import locate
 from spanwise.pipelines.input.readers.column import Misfit, element_type, is_single, join, join_all, single, written
-from spanwise.pipelines.input.readers.columns import fit, reads_as
+from spanwise.pipelines.input.readers.columns import convert, fit, reads_as
 from spanwise.pipelines.input.readers.descriptor import Descriptor, Dialect, FileLayout, Format, Rejected
 from spanwise.pipelines.input.readers.stored_types import parse_type
 from spanwise.pipelines.input.readers.text import size_of, skip_bytes
-from spanwise.pipelines.input.readers.tf_example import ExampleFeature, Records, read_features
+from spanwise.pipelines.input.readers.tf_example import ExampleFeature, MixedNumbers, Records, read_features
 
 if TYPE_CHECKING:
     from spanwise.pipelines.input.readers.column import Column
@@ -57,7 +57,21 @@ class RecordBlock:
 
     records: Records
     first_row: int  #: counted from 1
-    start: int  #: where the first begins in the decompressed file
+
+    def halves(self) -> Iterator[RecordBlock]:
+        records, middle = self.records, self.records.count // 2
+        for half in (slice(None, middle), slice(middle, None)):
+            part = replace(records, starts=records.starts[half], ends=records.ends[half])
+            yield RecordBlock(records=part, first_row=self.first_row + (half.start or 0))
+
+
+class _UnfitNumbers(Exception):
+    """Numbers of two kinds, or whole numbers in lists, of which not all fit the type of their column."""
+
+    def __init__(self, column: Column, values: pa.Array[Any] | MixedNumbers) -> None:
+        super().__init__(column.name)
+        self.column = column
+        self.values = values
 
 
 def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
@@ -119,36 +133,59 @@ def read(
         UnreadableInput: the piece is damaged.
     """
     for block in _read_blocks(descriptor, dialect):
-        found, bad = read_features(block.records)
-        named = {feature.name: feature for feature in _check_names(found, descriptor.path)}
-        if not named.keys() <= {column.name for column in columns}:
-            raise Misfit(None)
-        rows = block.records.count
-        kept = written(columns)
+        yield from _read_block(block, descriptor, columns, reject)
+
+
+def _read_block(
+    block: RecordBlock, descriptor: Descriptor, columns: Sequence[Column], reject: Callable[[Rejected], None]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a block. One with numbers that do not fit is halved, so that only their own records are refused."""
+    found, bad = read_features(block.records)
+    named = {feature.name: feature for feature in _check_names(found, descriptor.path)}
+    if not named.keys() <= {column.name for column in columns}:
+        raise Misfit(None)
+    rows = block.records.count
+    kept = written(columns)
+    try:
         arrays = [
             _build_column(named[column.name], rows, column, descriptor, block.first_row)
             if column.name in named
             else pa.array([None] * rows, column.type)
             for column in kept
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in kept])
-        start = 0
-        for record in (*bad, rows):
-            good = batch.slice(start, record - start)
-            if good.num_rows:
-                yield fit(good, columns, descriptor, block.first_row + start, reject)
-            if record < rows:
-                reject(_rejected(block, record, descriptor.path))
-            start = record + 1
+    except _UnfitNumbers as error:
+        if rows > 1:
+            for half in block.halves():
+                yield from _read_block(half, descriptor, columns, reject)
+            return
+        column, shown = error.column, _shown(error.values)
+        if column.source != "pinned":
+            raise Misfit(column.name, f"{descriptor.path}, row {block.first_row} ({shown})") from None
+        reason = f"column '{column.name}': {shown} is no {column.type}"
+        text = str({name: _shown(feature.values) for name, feature in named.items()})
+        reject(Rejected(path=descriptor.path, line=block.first_row, reason=reason, text=text))
+        return
+    batch = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in kept])
+    start = 0
+    for record in (*bad, rows):
+        good = batch.slice(start, record - start)
+        if good.num_rows:
+            yield fit(good, columns, descriptor, block.first_row + start, reject)
+        if record < rows:
+            reject(_rejected(block, record, descriptor.path))
+        start = record + 1
 
 
 def settle(found: pa.DataType, previous: str | None) -> pa.DataType:
     """The type of a column, from what a survey found and the type of the previous span, as text.
 
-    A list that happens to have one value everywhere in a span, or bytes that happen to be text, keep their type.
+    A list that happens to have one value everywhere in a span, or only whole numbers, or bytes that happen to be text,
+    keep their type.
     """
     plain = element_type(found) if is_single(found) else found
     wider = [plain, pa.list_(plain)]
+    if _is_text(plain) is False:
+        wider += [_in_doubles(plain), pa.list_(_in_doubles(plain))]
     if pa.types.is_string(plain):
         wider += [pa.binary(), pa.list_(pa.binary())]
     if plain == pa.list_(pa.string()):
@@ -161,8 +198,9 @@ def settle(found: pa.DataType, previous: str | None) -> pa.DataType:
 
 def _infer_type(feature: ExampleFeature, dialect: Dialect) -> pa.DataType:
     # an empty list says nothing, also where it is of another kind
-    inner = feature.values.type if len(feature.values) else pa.null()
-    if pa.types.is_binary(inner) and dialect.bytes_as_text and _is_utf8(feature.values):
+    values = feature.values
+    inner = values.type if len(values) else pa.null()
+    if pa.types.is_binary(inner) and dialect.bytes_as_text and _is_utf8(cast("pa.Array[Any]", values)):
         inner = pa.string()
     if feature.steps is not None:
         return pa.list_(pa.list_(inner))
@@ -196,6 +234,11 @@ def _leaf(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def _in_doubles(type_: pa.DataType) -> pa.DataType:
+    """The type with doubles in lists of any depth."""
+    return pa.list_(_in_doubles(element_type(type_))) if pa.types.is_list(type_) else pa.float64()
+
+
 def _is_text(type_: pa.DataType) -> bool | None:
     """Whether values of this type are bytes; None when there are none."""
     inner = _leaf(type_)
@@ -217,6 +260,13 @@ def _mixed_error(path: str, name: str) -> UnreadableInput:
     )
 
 
+def _shown(values: pa.Array[Any] | MixedNumbers) -> str:
+    """The values of a record, as an error shows them."""
+    if isinstance(values, MixedNumbers):
+        return f"[{', '.join(map(str, values.join(lambda part: part.cast(pa.string())).to_pylist()))}]"
+    return str(values.to_pylist())
+
+
 def _rejected(block: RecordBlock, record: int, path: str) -> Rejected:
     raw = block.records.data[block.records.starts[record] : block.records.ends[record]][:_EXCERPT_BYTES]
     return Rejected(
@@ -234,7 +284,7 @@ def _build_column(
             where = f"{descriptor.path}, record {first_row + int(feature.rows[0])} or after it"
             raise Misfit(column.name, f"{where} ({'no ' if feature.steps is None else ''}feature list)")
         raise _twice_error(descriptor.path, column.name)
-    values = _convert_values(feature, column, _leaf(column.type), descriptor, first_row)
+    values = _join_numbers(_convert_values(feature, column, _leaf(column.type), descriptor, first_row), column)
     if feature.steps is not None:
         offsets = np.concatenate(([0], np.cumsum(feature.steps))).astype(np.int32)
         steps: pa.Array[Any] = cast("Any", pa.ListArray).from_arrays(pa.array(offsets), values)
@@ -258,27 +308,47 @@ def _build_column(
 
 def _convert_values(
     feature: ExampleFeature, column: Column, wanted: pa.DataType, descriptor: Descriptor, first_row: int
-) -> pa.Array[Any]:
+) -> pa.Array[Any] | MixedNumbers:
     """All values of the feature, as text if text is wanted; refuses values that a conversion would change."""
     values = feature.values
     if not len(values):
         return pa.array([], wanted)
-    is_bytes = pa.types.is_binary(values.type)
-    if column.source == "pinned":
-        return values.view(pa.string()) if is_bytes and wanted != values.type and _is_utf8(values) else values
     where = None
     if column.source == "previous":
         where = f"{descriptor.path}, record {first_row + int(feature.rows[0])} or after it"
-    if is_bytes and pa.types.is_string(wanted):
-        if not _is_utf8(values):
-            raise Misfit(column.name, where and f"{where} (bytes that are not UTF-8)")
-        return values.view(pa.string())
+    if not isinstance(values, MixedNumbers) and pa.types.is_binary(values.type):
+        if column.source == "pinned":
+            return values.view(pa.string()) if wanted != values.type and _is_utf8(values) else values
+        if pa.types.is_string(wanted):
+            if not _is_utf8(values):
+                raise Misfit(column.name, where and f"{where} (bytes that are not UTF-8)")
+            return values.view(pa.string())
+    elif column.source == "pinned":
+        return values
     if pa.types.is_string(values.type) or (where is None and _is_text(wanted) and _is_text(values.type) is False):
         raise _mixed_error(descriptor.path, column.name)
     fits = join(values.type, wanted) == wanted if where is None else reads_as(values.type, wanted)
     if not fits:
         raise Misfit(column.name, where and f"{where} ({values.type})")
     return values
+
+
+def _join_numbers(values: pa.Array[Any] | MixedNumbers, column: Column) -> pa.Array[Any]:
+    """Whole numbers and floats as one array, each converted from its own kind; in lists both may become double.
+
+    Raises:
+        _UnfitNumbers: a number does not fit.
+    """
+    in_lists, wanted = pa.types.is_list(column.type), replace(column, type=_leaf(column.type))
+    to_double = in_lists and pa.types.is_float64(wanted.type)
+    try:
+        if not isinstance(values, MixedNumbers):
+            return convert(values, wanted) if to_double and pa.types.is_integer(values.type) else values
+        if to_double or not in_lists:
+            return values.join(lambda part: convert(part, wanted))
+    except (pa.ArrowException, NotImplementedError):
+        pass
+    raise _UnfitNumbers(column, values)
 
 
 def _build_lists(feature: ExampleFeature, values: pa.Array[Any], rows: int) -> pa.Array[Any]:
@@ -298,17 +368,17 @@ def _build_lists(feature: ExampleFeature, values: pa.Array[Any], rows: int) -> p
 
 def _read_blocks(descriptor: Descriptor, dialect: Dialect) -> Iterator[RecordBlock]:
     """The records of the piece, about `block_bytes` together, each checked."""
-    start, row = descriptor.start, descriptor.first_line
+    row = descriptor.first_line
     parts: list[bytes] = []
     gathered = 0
-    for data, end in read_records(descriptor.path, start, row, descriptor.stop):
+    for data, _ in read_records(descriptor.path, descriptor.start, row, descriptor.stop):
         parts.append(data)
         gathered += len(data)
         if gathered >= dialect.block_bytes:
-            yield RecordBlock(records=Records.of(parts), first_row=row, start=start)
-            start, row, parts, gathered = end, row + len(parts), [], 0
+            yield RecordBlock(records=Records.of(parts), first_row=row)
+            row, parts, gathered = row + len(parts), [], 0
     if parts:
-        yield RecordBlock(records=Records.of(parts), first_row=row, start=start)
+        yield RecordBlock(records=Records.of(parts), first_row=row)
 
 
 def read_records(path: str, start: int = 0, row: int = 1, stop: int | None = None) -> Iterator[tuple[bytes, int]]:

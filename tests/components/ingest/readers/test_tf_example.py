@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanwise.pipelines.input.readers.tf_example import Records, read_features
+from spanwise.pipelines.input.readers.tf_example import MixedNumbers, Records, read_features
 from tests.components.tf_example import Example, parsed, serialized, sets_aside
 
 NAMES = st.sampled_from(["", "a", "b", "longer_name", "longer_nome", "a name of more than sixteen bytes", "ü"])
@@ -25,7 +25,10 @@ def by_row(records):
     found, bad = read_features(Records.of(records))
     rows = [None if row in bad else {} for row in range(len(records))]
     for feature in found:
-        values = iter(feature.values.to_pylist())
+        whole = feature.values
+        if isinstance(whole, MixedNumbers):
+            whole = whole.join(lambda part: part.cast(pa.float64()))
+        values = iter(whole.to_pylist())
         for row, count in zip(feature.rows.tolist(), feature.counts.tolist(), strict=True):
             rows[row][feature.name] = [next(values) for _ in range(count)]
         assert next(values, None) is None

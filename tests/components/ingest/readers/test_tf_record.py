@@ -271,3 +271,57 @@ def test_an_empty_list_of_another_kind_says_nothing(ingested):
         table, _ = ingested([{"s": [b"a"]}, {"s": []}], dialect=Dialect(block_bytes=block_bytes))
 
         assert table["s"].to_pylist() == ["a", None]
+
+
+LARGE = 2**53 + 1  # which no double is
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "type_", "values", "rejected"),
+    [
+        ([[7], [0.5]] * 20, {}, "double", [7.0, 0.5] * 20, 0),
+        ([[LARGE], [0.5]], {"types": {"x": "double"}}, "double", [0.5], 1),
+        ([[LARGE], [0.5]], {"types": {"x": "int64"}}, "int64", [LARGE], 1),
+        ([[LARGE], [0.1]], {"types": {"x": "string"}}, "string", [str(LARGE), "0.1"], 0),
+        ([[2**24 + 1], [0.5]], {"types": {"x": "float"}}, "float", [0.5], 1),
+        ([[3, 4], [0.5]], {}, "list<element: double>", [[3.0, 4.0], [0.5]], 0),
+        ([[3], [4, LARGE], [0.5]], {"types": {"x": "list<double>"}}, "list<element: double>", [[3.0], [0.5]], 1),
+        ([[3], [0.5, 1.5]], {"previous": (("x", "list<double>"),)}, "list<element: double>", [[3.0], [0.5, 1.5]], 0),
+        ([[3], [4]], {"previous": (("x", "list<double>"),)}, "list<element: double>", [[3.0], [4.0]], 0),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
+def test_whole_numbers_beside_floats_are_exact_or_refused(
+    ingested, tmp_path, rows, settings, type_, values, rejected, block_bytes
+):
+    """Each is converted from what it was written as, wherever blocks end: large ones were rounded beside a float."""
+    table, report = ingested(
+        [{"x": row} for row in rows], rejects=str(tmp_path / "no"), dialect=Dialect(block_bytes=block_bytes), **settings
+    )
+
+    assert report.columns == (("x", type_),)
+    assert table["x"].to_pylist() == values
+    assert len(report.reject_examples) == rejected
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("many", [[], [1]])
+def test_a_whole_number_that_no_double_is_stops_a_column_of_doubles(ingested, many, block_bytes):
+    """The error says where it is."""
+    with pytest.raises(UnreadableInput, match=rf"does not survive that: .*row 2 \(.*{LARGE}"):
+        ingested([{"x": [0.5]}, {"x": [*many, LARGE]}], dialect=Dialect(block_bytes=block_bytes))
+
+
+def test_steps_of_two_kinds_are_exact_or_refused(ingested, tmp_path):
+    """A record may have both kinds in one feature list."""
+    raw = framed([serialized_sequence({}, {"s": steps}) for steps in ([[1], [0.5, 2.0]], [[LARGE], [0.5]])])
+    pin = {"s": "list<list<double>>"}
+
+    table, report = ingested(None, raw=raw, types=pin, rejects=str(tmp_path / "no"))
+
+    assert table["s"].to_pylist() == [[[1.0], [0.5, 2.0]]]
+    assert [r.reason for r in report.reject_examples] == [
+        f"column 's': [{LARGE}, 0.5] is no list<element: list<element: double>>"
+    ]
+    with pytest.raises(UnreadableInput, match="does not survive"):
+        ingested(None, raw=raw)
