@@ -217,11 +217,14 @@ def _flatten(value: Element, leaves: list[Any]) -> Any:
     import numpy as np
 
     if isinstance(value, Ragged):
-        leaves += [value.values, value.offsets]
-        return "ragged"
+        values = _flatten(value.values, leaves)
+        leaves.append(value.offsets)
+        return "ragged" if values == _LEAF else f"ragged, {values}"
     if isinstance(value, Sparse):
-        leaves += [value.indices, value.values, np.asarray(value.shape, np.int64)]
-        return "sparse"
+        leaves.append(value.indices)
+        values = _flatten(value.values, leaves)
+        leaves.append(np.asarray(value.shape, np.int64))
+        return "sparse" if values == _LEAF else f"sparse, {values}"
     if isinstance(value, np.ma.MaskedArray):
         return _flatten_masked(value, leaves)
     taken = parts_of(value)
@@ -271,12 +274,14 @@ def _reader(structure: Any) -> Callable[[Iterator[Any]], Element]:
     """A function that builds an element from its leaves."""
     if structure == _LEAF:
         return next
-    if structure == "ragged":
-        return lambda leaves: Ragged(next(leaves), next(leaves))
-    if structure == "sparse":
-        return lambda leaves: Sparse(next(leaves), next(leaves), tuple(next(leaves).tolist()))
     if isinstance(structure, str):
-        return _masked_reader(structure)
+        kind, _, rest = structure.partition(", ")
+        if kind not in {"ragged", "sparse"}:
+            return _masked_reader(structure)
+        values = _reader(rest or _LEAF)
+        if kind == "ragged":
+            return lambda leaves: Ragged(values(leaves), next(leaves))
+        return lambda leaves: Sparse(next(leaves), values(leaves), tuple(next(leaves).tolist()))
     home, name, names, parts = structure
     kind = _class(home, name)
     readers = [_reader(part) for part in parts]

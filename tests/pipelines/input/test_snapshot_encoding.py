@@ -126,6 +126,10 @@ def test_every_structure_comes_back(items, skip):
     "element",
     [
         Ragged(np.arange(5.0), np.asarray([0, 2, 5])),
+        Ragged(NullableArray([1, 2, 3], [False, True, False]), np.asarray([0, 2, 3])),
+        Ragged(NullableArray([1.0, 2.0], [True, False], fill_value=-1), np.asarray([0, 2])),
+        Ragged(np.ma.MaskedArray([True, False], [True, False]), np.asarray([0, 2])),
+        Sparse(np.asarray([[0, 1], [2, 2]]), NullableArray([1.5, 2.5], [False, True]), (3, 4)),
         Sparse(np.asarray([[0, 1], [2, 2]]), np.asarray([1.5, 2.5]), (3, 4)),
         np.ma.MaskedArray([1, 2, 3], [False, True, False]),
         np.ma.MaskedArray([1.0, 2.0], [False, True], fill_value=-1),
