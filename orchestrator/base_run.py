@@ -16,21 +16,24 @@ from spanwise.orchestrator.component import Channel, Component, Resolver
 from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.driver import format_choice, histories_of, is_on_disk
 from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes
 from spanwise.orchestrator.generation import (
     LOOK_BACK,
     NewestOutputs,
     OutdatedNode,
+    find_supplied,
     has_same_content,
     outdated_by,
     span_of,
 )
-from spanwise.orchestrator.history import History, Withheld
+from spanwise.orchestrator.history import History, Withheld, identity_of, versions_of
 from spanwise.orchestrator.history import span_of as span_of_artifact
-from spanwise.orchestrator.lineage import Direction, passes_rows, walk
+from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, passes_rows, walk
 from spanwise.orchestrator.pipeline import Pipeline, Selection, channels_of
-from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger
+from spanwise.orchestrator.run import BaseRun, Execution, Run, Trigger, quote_pipeline
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.span_resolver import is_window
 from spanwise.orchestrator.store import Address, Store, is_marked
 
@@ -114,14 +117,16 @@ class _Search:
                 f"Run {base.number} of {self._pipeline.name!r} has no finished {', '.join(lacking)}, which this part "
                 f"reads. {f'Runs that have it: {able}.' if able else self._none()}"
             )
-        if not (self._request.force_base or base.replay):  # what a replay may see never changes
-            candidate = _Candidate(base, chosen, self._find_outdated(selection, base, chosen))
-            if candidate.outdated:
-                raise UsageError(self._refuse(selection, candidate))
-            if self._request.behind:
-                self._refuse_withheld(candidate)
-            else:
-                self._refuse_learned(selection, candidate)
+        if base.replay:  # what it may see never changes
+            return _supply(base, chosen, left_out)
+        outdated = [] if self._request.force_base else self._find_outdated(selection, base, chosen)
+        candidate = _Candidate(base, chosen, outdated)
+        if outdated:
+            raise UsageError(self._refuse(selection, candidate))
+        if self._request.behind and not self._request.force_base:
+            self._refuse_withheld(selection, candidate)
+        elif not self._is_insisted:
+            self._refuse_refused(selection, candidate)
         return _supply(base, chosen, left_out)
 
     def _find_outdated(
@@ -145,7 +150,7 @@ class _Search:
             return self._find_behind(selection)
         found, newest = self._first_current(selection)
         if found is not None:
-            self._refuse_learned(selection, found)
+            self._refuse_refused(selection, found)
             return _supply(found.run, found.executions, left_out)
         if newest is not None:
             raise UsageError(self._refuse(selection, newest))
@@ -156,6 +161,11 @@ class _Search:
                 f"{self._none()}"
             )
         return BaseRun()
+
+    @property
+    def _is_insisted(self) -> bool:
+        """Whether a person has named the base run: what was refused since is read all the same."""
+        return self._request.force_base and self._request.trigger is Trigger.MANUAL
 
     def _find_behind(self, selection: Selection) -> BaseRun:
         """The newest run that has itself completed the part before; its spans must not have been refused since."""
@@ -172,7 +182,7 @@ class _Search:
         if newer := self._find_newer(selection, candidate.executions, newest):
             reasons = "; ".join(outdated.why for outdated in newer)
             self._refuse_part_before(candidate, f"but something newer exists in that part: {reasons}")
-        self._refuse_withheld(candidate)
+        self._refuse_withheld(selection, candidate)
         return _supply(candidate.run, _outputs(self._store, candidate.run, self._as_of), _left_out(selection))
 
     def _read_part_before(self) -> tuple[_Candidate | None, Mapping[str, Execution]]:
@@ -224,34 +234,39 @@ class _Search:
             f"{candidate.run.number}, {why}. Run that part again:  {self._command(self._widen_to_current(part))}"
         )
 
-    def _refuse_withheld(self, candidate: _Candidate) -> None:
+    def _refuse_withheld(self, selection: Selection, candidate: _Candidate) -> None:
         """Refuses a run that has read, or whose models have learned, what was refused since: it must not go further."""
         for name, histories in self._histories(candidate):
             for key, history in histories.items():
                 for artifact in candidate.executions[name].outputs.get(key, ()):
                     if (withheld := history.objection(artifact)) is not None:
                         self._refuse_choice(candidate.run, name, artifact, withheld)
-        if (found := self._find_learned(candidate, candidate.executions)) is not None:
-            raise UsageError(
-                f"This part of {self._pipeline.name!r} would read {self._describe_learned(candidate, *found)}"
-            )
+        why = self._describe_refused(selection, candidate, candidate.executions)
+        if why is not None:
+            raise UsageError(f"This part of {self._pipeline.name!r} would read {why}")
 
-    def _refuse_learned(self, selection: Selection, candidate: _Candidate) -> None:
-        """Refuses a run of which the part reads a model that has learned what was refused since, also through its base.
+    def _refuse_refused(self, selection: Selection, candidate: _Candidate) -> None:
+        """Refuses a run of which the part reads what was refused since, behind its gate or in a model.
 
-        Where the model has read it through a window, that would choose otherwise now, so that the run is out of date.
+        Where it is read through a window, that would choose otherwise now, so that the run is out of date.
         """
-        found = self._find_learned(candidate, _nodes_read(self._pipeline, selection.run))
-        if found is None:
+        why = self._describe_refused(selection, candidate, _nodes_read(self._pipeline, selection.run))
+        if why is None:
             return
         what = f"This part of {self._pipeline.name!r} would read"
         insist = f"Or read run {candidate.run.number} all the same"
         if self._request.trigger is Trigger.RESUME:
             what = f"Run {candidate.run.name} cannot be resumed, because the rest of it would read"
             insist = "Or resume it with what it has read"
-        raise UsageError(
-            f"{what} {self._describe_learned(candidate, *found)}{self._insist(insist, selection, candidate)}"
-        )
+        raise UsageError(f"{what} {why}{self._insist(insist, selection, candidate)}")
+
+    def _describe_refused(self, selection: Selection, candidate: _Candidate, makers: Iterable[str]) -> str | None:
+        """What was refused since: learned by a model of these nodes, or read by the part; None where nothing was."""
+        if (learned := self._find_learned(candidate, makers)) is not None:
+            return self._describe_learned(candidate, *learned)
+        if (passed := self._find_passed(selection, candidate)) is not None:
+            return self._describe_passed(selection, candidate, *passed)
+        return None
 
     def _describe_learned(self, candidate: _Candidate, model: Artifact, withheld: Withheld) -> str:
         """The model of a run that has learned what was refused, and the command that says how to train without that."""
@@ -280,14 +295,51 @@ class _Search:
         ]
         if not models:
             return None
-        run = self._seen_now(candidate.run)
         for source in self._pipeline.judged:
-            address = Address(self._pipeline.name, source.node, source.key)
-            history = History(self._store, address, Examples, run, gated=(source,))
+            history = self._history_of(candidate.run, source)
             for model in models:
                 if (withheld := history.find_refused(model)) is not None:
                     return model, withheld
         return None
+
+    def _find_passed(self, selection: Selection, candidate: _Candidate) -> tuple[Gate, Withheld] | None:
+        """The gate that has passed on what was refused since, and that the part reads, or something made of it."""
+        for source in self._pipeline.judged:
+            above = _gates_above(self._pipeline, selection.run, source.gates)
+            for gate in (name for name in source.gates if name in above & candidate.executions.keys()):
+                node = self._pipeline.nodes[gate]
+                assert isinstance(node, Gate)
+                history = self._history_of(candidate.run, replace(source, gates=(gate,)))
+                for artifact in candidate.executions[gate].outputs.get(node.judged, ()):
+                    if (withheld := _find_refusal(history, artifact)) is not None:
+                        return node, withheld
+        return None
+
+    def _describe_passed(self, selection: Selection, candidate: _Candidate, gate: Gate, withheld: Withheld) -> str:
+        """The span of a run that was refused behind its gate, and what to type, as where the gate refuses it."""
+        artifact = withheld.artifact
+        made = self._store.run(self._pipeline.name, find_supplied(self._store, candidate.executions[gate.name]).run)
+        calendar = Calendar.from_name(artifact.properties.get("calendar") or made.calendar)
+        label = calendar.label(span_of_artifact(artifact))
+        asked = replace(self._request, spans=made.spans, span=made.span, calendar=made.calendar)
+        if made.span is None:
+            asked = replace(asked, span=span_of_artifact(artifact), calendar=calendar.value)
+        last = self._pipeline.last_of(selection.run) if selection.dropped else ()
+        node = "" if self._pipeline.judged[0].alone else artifact.name.split("/")[1]
+        fixes = describe_fixes(
+            format_run_command(asked, self._pipeline.name, last=last),
+            describe_accept(quote_pipeline(candidate.run), label, node=node),
+        )
+        choice = format_choice((artifact,), candidate.run)
+        return (
+            f"run {candidate.run.number}, in which {gate.name} passed on {choice}, which does not count any more: "
+            f"{withheld}.\n{fixes}"
+        )
+
+    def _history_of(self, run: Run, source: GatedSource) -> History:
+        """What was published for a run on a channel that gates judge, and what they and people say of it now."""
+        address = Address(self._pipeline.name, source.node, source.key)
+        return History(self._store, address, Examples, self._seen_now(run), gated=(source,))
 
     def _histories(self, candidate: _Candidate) -> Iterator[tuple[str, Mapping[str, History]]]:
         """What each resolver of a run would choose from now, or would at the time of a replay."""
@@ -447,6 +499,34 @@ def _nodes_read(pipeline: Pipeline, part: Iterable[str]) -> list[str]:
             seen |= new
             todo += new
     return [name for name in pipeline.order if name in seen - part]
+
+
+def _find_refusal(history: History, artifact: Artifact) -> Withheld | None:
+    """Why an artifact that gates have judged was refused; of the same data published again, what was said last."""
+    versions = versions_of(history.store, history.address, span_of_artifact(artifact), None, as_of=history.as_of)
+    same = [each for each in versions if identity_of(each) == identity_of(artifact)]
+    for each in (*same[-1:], artifact):
+        if (withheld := history.objection(each)) is None or withheld.verdict is not None:
+            return withheld
+    return None
+
+
+def _gates_above(pipeline: Pipeline, part: Iterable[str], gates: Collection[str]) -> set[str]:
+    """Those of the gates of one channel that are left out and decide what a part reads, as far as none in it does.
+
+    What judgements say of a span is no part of it, nor what a resolver chooses, and a model is asked for what it has
+    learned.
+    """
+    part = set(part)
+    seen, todo = set(part), [name for name in part if name not in gates]
+    while todo:
+        name = todo.pop()
+        if not isinstance(pipeline.nodes[name], Resolver):
+            read = (c for c in _channels_of_run(pipeline, name) if c.kind.kind not in JUDGEMENTS | {Model.kind})
+            new = {channel.node for channel in read} - seen
+            seen |= new
+            todo += new
+    return (seen - part) & set(gates)
 
 
 def _passes_own(read: Artifact, made: Artifact) -> bool:

@@ -1,5 +1,6 @@
 """What people say while work is under way or waits: a backfill that is resumed and a part that pushes heed it."""
 
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -130,6 +131,32 @@ def flow() -> Pipeline:
     learn = Learn(examples=window["features"])
     push = Pusher(model=learn["model"], destination="serving")
     return Pipeline("flow", [ingest, check, before, features, window, learn, push])
+"""
+
+DIRECT = f"""{HEAD}
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+
+class Derive(Component):
+    def run(self, examples: Input[Examples], derived: Output[Examples]) -> None:
+        derived.span, derived.version, derived.split_names = examples.span, examples.version, ["train"]
+        (derived.path / "text").write_text(read_text(examples))
+
+class Fit(Component):
+    def run(self, examples: Input[Examples], rounds: int, model: Output[Model]) -> None:
+        if Path("stop").exists():
+            raise RuntimeError("no memory left")
+        (model.path / "text").write_text(f"{{read_text(examples)}} {{rounds}} rounds")
+        model.spans = [examples.span]
+
+def flow(rounds: int = 1) -> Pipeline:
+    ingest = Ingest(lake="lake")
+    check = Check(examples=ingest["examples"])
+    derive = Derive(examples=check["examples"])
+    fit = Fit(examples=check["examples"], rounds=rounds)
+    push = Pusher(model=fit["model"], destination="serving")
+    return Pipeline("flow", [ingest, check, derive, fit, push])
 """
 
 TELL = """class Tell(Component):
@@ -359,3 +386,111 @@ def test_what_tainted_prints_makes_again_what_was_made_from_a_wrong_day_before(l
     assert last_learned(lagging) == ["4v1a<-3v2b", "5v1a<-4v1a"]
     after = lagging.ask("tainted", "flow", "--span", "3", "--version", "1")
     assert (after["outlived"], after["serving"], after["through"]) == (True, [], [])
+
+
+def resume(bench):
+    return bench("resume", "flow/1")
+
+
+def try_again(bench):
+    known = settings.read(config=None, root=None)
+    tick = ScheduledJob(source="flow.py", pipeline="flow", tick="2", span=2, attempt=2, base=1, root=str(known.place))
+    return run_job(tick, known)
+
+
+def run_part(bench):
+    return bench("run", "flow.py", "--from", "Fit", "--param", "rounds=2")
+
+
+def train_as_scheduled(bench):
+    known = settings.read(config=None, root=None)
+    division = (("ingest", ()), ("train", ("Fit",)))
+    tick = ScheduledJob(
+        source="flow.py",
+        pipeline="flow:train",
+        part="train",
+        division=division,
+        tick="2",
+        span=None,
+        attempt=1,
+        root=str(known.place),
+    )
+    return run_job(tick, known)
+
+
+def fit_and_refuse(bench):
+    """The run of span 2 fails where it trains; then a person refuses the span."""
+    bench.arrive(2, "a")
+    (bench.folder / "stop").touch()
+    assert bench("run", "flow.py", "--span", "2") == 1
+    (bench.folder / "stop").unlink()
+    assert bench("refuse", "flow.py", "--span", "2", "--because", "wrong unit") == 0
+    return bench
+
+
+@pytest.mark.parametrize("read", ['check["examples"]', 'derive["derived"]'], ids=["passed on", "derived"])
+@pytest.mark.parametrize("go_on", [resume, try_again, run_part, train_as_scheduled])
+def test_no_run_is_supplied_with_a_span_that_was_refused_since_behind_its_gate(
+    tmp_path, monkeypatch, capsys, go_on, read
+):
+    """A person that resumes it, the scheduler that tries the tick again, and the two that run a part: no window does."""
+    text = DIRECT.replace('Fit(examples=check["examples"]', f"Fit(examples={read}")
+    bench = fit_and_refuse(CommandLine(tmp_path, monkeypatch, text))
+
+    capsys.readouterr()
+    try:
+        assert go_on(bench) != 0
+        said = "".join(capsys.readouterr())
+    except UsageError as error:
+        said = str(error)
+    assert "refused by" in said
+    assert "spanwise accept flow.py" in said
+    assert not (tmp_path / "serving").exists()
+
+
+@pytest.mark.parametrize("line", [1, 2, 3], ids=["a new version", "accepted", "insisted"])
+def test_each_command_that_is_printed_then_works(tmp_path, monkeypatch, capsys, line):
+    """A new version of the span is run, the span is accepted, or a person names the base run."""
+    bench = fit_and_refuse(CommandLine(tmp_path, monkeypatch, DIRECT))
+    capsys.readouterr()
+    assert bench("run", "flow.py", "--from", "Fit", "--param", "rounds=2") == 2
+    words = shlex.split(capsys.readouterr().err.splitlines()[line].partition("  spanwise ")[2])
+
+    bench.arrive(2, "b", version=2)
+    assert bench(*words) == 0
+    assert (tmp_path / "serving").exists() == (line != 2)
+    assert line != 2 or bench("resume", "flow/1") == 0
+
+
+def test_a_span_was_refused_since_also_where_its_data_were_published_again(tmp_path, monkeypatch, capsys):
+    """A person refuses what was published last, and an earlier run is resumed, which has published the same."""
+    bench = CommandLine(tmp_path, monkeypatch, DIRECT)
+    bench.arrive(2, "a")
+    (tmp_path / "stop").touch()
+    assert bench("run", "flow.py", "--span", "2") == 1
+    (tmp_path / "stop").unlink()
+    assert bench("run", "flow.py", "--span", "2", "--to", "Check", "--no-cache") == 0
+    assert bench("refuse", "flow.py", "--span", "2", "--because", "wrong unit") == 0
+
+    assert bench("resume", "flow/1") == 2
+    assert "Check passed on 2 v1, which does not count any more: refused by" in capsys.readouterr().err
+
+
+def test_a_part_with_the_gate_itself_judges_the_span_again(tmp_path, monkeypatch, capsys):
+    """Its gate refuses what a person has refused, as in a whole run."""
+    bench = fit_and_refuse(CommandLine(tmp_path, monkeypatch, DIRECT))
+    assert bench("run", "flow.py", "--from", "Check") == 1
+    assert "Check failed: span 2 was refused by" in "".join(capsys.readouterr())
+
+
+def test_a_part_that_reads_a_window_goes_on_without_the_span_that_was_refused_since(tmp_path, monkeypatch):
+    """The window chooses among the spans that count."""
+    bench = CommandLine(
+        tmp_path, monkeypatch, WIDE.replace("size=4", "size=1").replace("missing=1", "missing=1, skip=1")
+    )
+    for span in (1, 2, 3):
+        bench.arrive(span, "a")
+        assert bench("run", "flow.py", "--span", str(span), "--to", "Check") == 0
+    assert bench("refuse", "flow.py", "--span", "3", "--because", "wrong unit") == 0
+
+    assert bench("run", "flow.py", "--from", "Window") == 0
