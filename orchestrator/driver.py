@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -85,12 +85,12 @@ def drive(
         InputError: the data that a component prepares for is missing or invalid.
     """
     if isinstance(node, Resolver):
-        histories = histories_of(store, run, node, mine, scopes or {})
+        attempted = attempted_nodes(store, run)
+        histories = histories_of(store, run, node, mine, scopes or {}, attempted)
         outputs = choose(node, histories)
         chosen, history = tuple(itertools.chain(*outputs.values())), histories[node.source.key]
         if isinstance(node, SpanResolver):
-            own = node.source.node in attempted_nodes(store, run)  # else its base run gave it
-            check_given(node, node, history if own else replace(history, mine=()))
+            check_given(node, node, replace(history, mine=()) if history.supplied else history)
         why = node.why(history, chosen)
         choices = [format_choice(found, run) for found in outputs.values()]
         choice = f"chose {' and '.join(choices)}" if choices else "found no artifact to choose"
@@ -166,11 +166,22 @@ def history_of(
 
 
 def histories_of(
-    store: Store, run: Run, node: Resolver, mine: Mapping[str, Sequence[Artifact]], scopes: Mapping[str, Scope]
+    store: Store,
+    run: Run,
+    node: Resolver,
+    mine: Mapping[str, Sequence[Artifact]],
+    scopes: Mapping[str, Scope],
+    attempted: Collection[str] = (),
 ) -> Mapping[str, History]:
-    """What was published on each channel that a resolver chooses from; `mine` and `scopes` by key."""
+    """What was published on each channel that a resolver chooses from; `mine` and `scopes` by key.
+
+    What is in `mine` of a node that was not `attempted` was supplied by a base run.
+    """
     return {
-        key: history_of(store, run, source, mine.get(key, ()), scopes.get(key)) for key, source in node.sources.items()
+        key: replace(
+            history_of(store, run, source, mine.get(key, ()), scopes.get(key)), supplied=source.node not in attempted
+        )
+        for key, source in node.sources.items()
     }
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from spanwise.orchestrator import fingerprint
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
+from spanwise.orchestrator.continuation import attempted_nodes
 from spanwise.orchestrator.driver import (
     Artifacts,
     check_given,
@@ -159,15 +160,18 @@ class NewestOutputs:
             for key, source in node.sources.items()
             if source.node in supplied
         }
+        made = find_supplied(self._store, supplied[node.name])
+        chosen_in = self._store.run(made.pipeline, made.run)
         run = replace(
             base,
-            number=find_supplied(self._store, supplied[node.name]).run,  # it has not seen what that pushed after it
+            number=made.run,  # it has not seen what that pushed after it
             as_of=self._run.as_of,
             replay=self._run.replay,
             source=self._run.source or base.source,
             exclude=self._run.exclude,  # what a run leaves out by name, the next one reads
         )
-        histories = histories_of(self._store, run, node, mine, self._pipeline.scopes[node.name])
+        attempted = attempted_nodes(self._store, chosen_in)
+        histories = histories_of(self._store, run, node, mine, self._pipeline.scopes[node.name], attempted)
         try:
             now = choose(node, histories)
         except ResolutionError as error:

@@ -50,9 +50,9 @@ class History:
     With `as_of`, artifacts and verdicts that were recorded later do not exist; but unless the run is a replay, what
     people have said since counts, as in a parallel run of a backfill, which is to see no other run. `mine` holds the
     artifacts that this run has published, so that "the latest model" never means the model that this run has just
-    trained (law 8). Where gates judge the spans, those count whose newest version is accepted (law 13); an older
-    version never takes its place. Artifacts that record another calendar do not exist: an hour and a day of the same
-    number are different spans.
+    trained (law 8); what its base run has `supplied` may be meant, unless it is compared with the choice. Where gates
+    judge the spans, those count whose newest version is accepted (law 13); an older version never takes its place.
+    Artifacts that record another calendar do not exist: an hour and a day of the same number are different spans.
 
     It reads what was published for a span, and what gates said of it, once: one decision is made from one state.
     """
@@ -69,6 +69,7 @@ class History:
     ingested: Address | None = None  #: the channel of which each span is made into one of these
     through: tuple[GatedSource, ...] = ()  #: what they may be made from through the choice of another resolver
     compared: bool = True  #: what is chosen is compared with what this run makes, so the champion is none of `mine`
+    supplied: bool = False  #: the base run has supplied what is in `mine`
     awaited: frozenset[str] = frozenset()  #: the nodes of this run of which pushes and blessings count
 
     @property
@@ -197,9 +198,9 @@ class History:
 
         Models whose blessing a person has taken back are passed over.
         """
-        mine = {a.id for a in self.mine}
+        hidden = self._hidden
         current = current_without_span(self.store, self.address, as_of=self.as_of)
-        found = (a for a in current if self._is_visible(a) and a.id not in mine)
+        found = (a for a in current if self._is_visible(a) and a.id not in hidden)
         return (a.as_kind(self.kind) for a in found if not self._is_taken_back(a))
 
     def latest(self) -> Artifact | None:
@@ -301,10 +302,15 @@ class History:
             yield from ahead
             size = min(2 * size, _MOST_AHEAD)
 
+    @property
+    def _hidden(self) -> set[int]:
+        """The ids of what this run made, and of what it was supplied with and compares its choice with."""
+        return {a.id for a in self.mine} if self.compared or not self.supplied else set()
+
     def _by_publication(self, *, own: bool = False) -> Iterator[Artifact]:
         """The newest first; those of this run only with `own`."""
-        left_out = set() if own else {a.id for a in self.mine}
-        found = (a for a in self.store.newest(self.address) if self._is_visible(a) and a.id not in left_out)
+        hidden = set() if own else self._hidden
+        found = (a for a in self.store.newest(self.address) if self._is_visible(a) and a.id not in hidden)
         return (a.as_kind(self.kind) for a in found)
 
     def _blessed_so_far(self) -> Iterator[Artifact]:

@@ -1,6 +1,7 @@
 """Latest artifacts: the newest of a channel, or the newest blessed one.
 
-Neither ever means what this run itself has made (law 8), so that a baseline is not compared with itself.
+Neither ever means what this run itself has made (law 8), so that a baseline is not compared with itself. What its base
+run supplies may be meant, unless a node compares the choice with that.
 """
 
 from __future__ import annotations

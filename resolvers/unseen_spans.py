@@ -25,9 +25,9 @@ class UnseenSpans(RollingWindow):
     lie between with 1, and with -1 it may have learned from the first that it is judged on.
 
     A model has learned from the spans that it records (`model.spans`; the Trainer does), and from those of the models
-    that it was warm-started from. The model of this run never counts, nor one that records no spans or counted them by
-    another calendar, nor one that learned from a span that was refused since, nor one whose blessing a person has taken
-    back.
+    that it was warm-started from. A model that this run trained never counts, nor one that records no spans or counted
+    them by another calendar, nor one that learned from a span that was refused since, nor one whose blessing a person
+    has taken back.
     """
 
     def __init__(
