@@ -1,7 +1,8 @@
 """Comparisons: which readers of a resolver's choice compare it with what the run itself makes. Pure; by the wiring.
 
 What is compared with what the run makes is never that (law 8); what is only used may be. A reader compares the two if
-it reads both, or if what is made of its choice meets the counterpart: the evaluations of both, the predictions of both.
+it reads both, or if what is made of its choice meets the counterpart: the evaluations of both, the predictions of both,
+or the model of one and the predictions of the other.
 What resolvers choose is of earlier runs, so nothing leads through them.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from spanwise.orchestrator.artifact import Model
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver
 
 
@@ -39,10 +40,17 @@ def split_readers(
 
 
 def _meet(node: Node, fed: set[str], is_candidate: Callable[[Channel], bool]) -> bool:
-    """Whether a node reads something of one kind from both sides."""
-    choice = {c.kind.kind for c in _read(node) if c.node in fed and not is_candidate(c)}
-    candidate = {c.kind.kind for c in _read(node) if is_candidate(c) and c.node not in fed}
-    return bool(choice & candidate)
+    """Whether a node reads something from both sides that can be compared."""
+    choice = [c.kind for c in _read(node) if c.node in fed and not is_candidate(c)]
+    candidate = [c.kind for c in _read(node) if is_candidate(c) and c.node not in fed]
+    return any(_is_comparable(one, other) for one in choice for other in candidate)
+
+
+def _is_comparable(one: type[Artifact], other: type[Artifact]) -> bool:
+    """A model with anything, since it can be applied; else things of one kind, or of kinds that extend each other."""
+    if issubclass(one, Model) or issubclass(other, Model) or one.kind == other.kind:
+        return True
+    return Artifact not in (one, other) and (issubclass(one, other) or issubclass(other, one))
 
 
 def _reach(components: Sequence[Component], begins: Callable[[Channel], bool]) -> set[str]:

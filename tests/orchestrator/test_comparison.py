@@ -42,6 +42,17 @@ class CompareScores(Component):
     def run(self, one: Input[InferenceResult], other: Input[InferenceResult], report: Output[Report]) -> None: ...
 
 
+class Shadow(Component):
+    def run(self, model: Input[Model], scores: Input[InferenceResult], report: Output[Report]) -> None: ...
+
+
+class Ranking(InferenceResult): ...
+
+
+class Rank(Component):
+    def run(self, model: Input[Model], ranking: Output[Ranking]) -> None: ...
+
+
 class Summary(Component):
     def run(self, evaluation: Input[Evaluation], scores: Input[InferenceResult], report: Output[Report]) -> None: ...
 
@@ -70,6 +81,24 @@ def predict_with_the_candidate():
     return [PREDICT, ours, CompareScores(one=ours["scores"], other=PREDICT["scores"])]
 
 
+def predict_with_one(candidate):
+    return [
+        PREDICT,
+        *([EXPORT] if candidate.node == "Export" else []),
+        Shadow(model=candidate, scores=PREDICT["scores"]),
+    ]
+
+
+def apply_the_choice():
+    calibrated, scores = Export(model=MODEL, name="Calibrate"), Predict(examples=EXAMPLES, model=TRAIN["model"])
+    return [calibrated, scores, Shadow(model=calibrated["exported"], scores=scores["scores"])]
+
+
+def rank_with_one():
+    ranked = Rank(model=TRAIN["model"])
+    return [PREDICT, ranked, CompareScores(one=ranked["ranking"], other=PREDICT["scores"])]
+
+
 def calibrate():
     calibrated = Export(model=MODEL, name="Calibrate")
     return [calibrated, Judge(model=TRAIN["model"], baseline=calibrated["exported"])]
@@ -82,11 +111,24 @@ def calibrate():
         ([EXPORT, Judge(model=EXPORT["exported"], baseline=MODEL)], ("Judge",)),
         (calibrate(), ("Calibrate",)),
         (predict_with_the_candidate(), ("Predict",)),
+        (predict_with_one(TRAIN["model"]), ("Predict",)),
+        (predict_with_one(EXPORT["exported"]), ("Predict",)),
+        (apply_the_choice(), ("Calibrate",)),
+        (rank_with_one(), ("Predict",)),
     ],
-    ids=["it reads both", "what is made of the candidate", "what is made of the choice", "predictions of both"],
+    ids=[
+        "it reads both",
+        "what is made of the candidate",
+        "what is made of the choice",
+        "predictions of both",
+        "a model and predictions",
+        "an export and predictions",
+        "predictions and a model",
+        "predictions of a kind that extends the other",
+    ],
 )
 def test_a_choice_that_meets_what_the_run_makes_is_compared(nodes, compared_by):
-    """Directly, or by something of one kind that is made of each."""
+    """Directly, by something of one kind that is made of each, or by the model of one and what is made of the other."""
     scope = scope_of(*nodes)
 
     assert (scope.compared_by, scope.compared) == (compared_by, True)
