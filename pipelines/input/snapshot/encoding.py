@@ -275,11 +275,11 @@ def _reader(structure: Any) -> Callable[[Iterator[Any]], Element]:
     if structure == _LEAF:
         return next
     if isinstance(structure, str):
-        kind, _, rest = structure.partition(", ")
-        if kind not in {"ragged", "sparse"}:
+        outer, _, rest = structure.partition(", ")
+        if outer not in {"ragged", "sparse"}:
             return _masked_reader(structure)
         values = _reader(rest or _LEAF)
-        if kind == "ragged":
+        if outer == "ragged":
             return lambda leaves: Ragged(values(leaves), next(leaves))
         return lambda leaves: Sparse(next(leaves), values(leaves), tuple(next(leaves).tolist()))
     home, name, names, parts = structure
