@@ -403,7 +403,9 @@ def _convert_number(value: JsonNumber, wanted: pa.DataType) -> Value:
         if abs(float(value)) >= EXACT_DOUBLE:
             raise ValueError("digits may be lost")
         return pc.cast(pa.scalar(float(value)), wanted, safe=True).as_py()
-    return _read_text(str(value), wanted)
+    if pa.types.is_floating(wanted) and abs(float(value)) >= exact_below(wanted):
+        return _read_text(str(value), wanted)
+    return pc.cast(pa.scalar(str(value)), wanted, safe=True).as_py()  # nothing can be lost
 
 
 def _format_value(value: Value) -> str:
