@@ -264,6 +264,12 @@ def trouble_alert(
     )
 
 
+def freshness_recovery(pipeline: str, *, at: datetime, site: Site) -> Alert:
+    """The end of a freshness alert: a model was pushed, or the limit was raised."""
+    cause, summary = f"freshness {pipeline}", "the model that serves is no longer too old"
+    return recovery_alert(pipeline, at=at, site=site, cause=cause, summary=summary)
+
+
 CLOCK_SET_BACK = "the clock was set back"
 
 

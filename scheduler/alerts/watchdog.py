@@ -12,6 +12,7 @@ from spanwise.scheduler.alerts.alert import (
     clock_alert,
     clock_recovery,
     freshness_alert,
+    freshness_recovery,
     local_site,
     missed_alert,
     recovery_alert,
@@ -56,10 +57,7 @@ def list_alerts(status: ScheduleStatus, now: datetime, site: Site) -> Iterator[A
     if status.stale is not None:
         yield freshness_alert(pipeline, at=now, site=site, pushed=status.stale.pushed, allowed=status.stale.allowed)
     else:
-        cause = f"freshness {pipeline}"
-        yield recovery_alert(
-            pipeline, at=now, site=site, cause=cause, summary="the model that serves is no longer too old"
-        )
+        yield freshness_recovery(pipeline, at=now, site=site)
     if status.set_back:
         yield clock_alert(pipeline, at=now, site=site, set_back=status.set_back)
     else:

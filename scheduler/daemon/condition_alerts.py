@@ -67,11 +67,7 @@ class ConditionAlerts:
                 pushed, allowed = stale.pushed, stale.allowed
                 self._services.send(alert.freshness_alert(self._key, at=now, site=site, pushed=pushed, allowed=allowed))
         elif stale is None and self._was_stale is not False:
-            self._services.send(
-                alert.recovery_alert(
-                    self._key, at=now, site=site, cause=cause, summary="the model that serves is no longer too old"
-                )
-            )
+            self._services.send(alert.freshness_recovery(self._key, at=now, site=site))
         self._was_stale = stale is not None
 
     def check_forecast(self, store: Store, timetable: Timetable, now: datetime) -> None:

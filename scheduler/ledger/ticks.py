@@ -191,10 +191,9 @@ def _comes_after(store: Store, key: str, tick: Tick, number: int) -> bool:
         return True
     name = str(read_claim(store, "ticknumber", f"{key}#{number}").facts["tick"])
     newest = record_of(TakenTick, read_claim(store, "tick", claim_name(key, name)))
-    # what has arrived is known by its name, whatever the clock says
-    return (part_of(key) == DATA or newest.tick.at < tick.at) and store.find_claim(
-        "tick", claim_name(key, tick.name)
-    ) is None
+    if part_of(key) != DATA and newest.tick.at >= tick.at:  # arrived data is known by its name, whatever the clock says
+        return False
+    return store.find_claim("tick", claim_name(key, tick.name)) is None
 
 
 def end_tick(store: Store, record: TickRecord, end: TickEnd, *, now: datetime) -> bool:
