@@ -80,6 +80,7 @@ class CallerTeam:
         try:
             while (slot := self._todo.get()) is not None:
                 if self._stopped:
+                    slot.element = None
                     continue
                 process = self._process(slot, process)
                 if slot.error is None:

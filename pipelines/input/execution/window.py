@@ -219,6 +219,8 @@ class SlotWindow:
             return
         if self.team is not None:
             self.team.stop()
+        for slot in list(self._slots):  # they stay, for `state()`; of those that are still worked on, see `finish`
+            slot.element = None
         threads = [self._runner, *(self.team.threads() if self.team is not None else [])]
         if getattr(thread_mark, "is_ours", False):
             return
@@ -227,9 +229,6 @@ class SlotWindow:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             logger.warning("stream-close-timed-out", extra={"op": self.name, "reason": "a function is still running"})
-            return
-        for slot in self._slots:  # the slots stay, for `state()`
-            slot.element = None
 
     # The threads' side
 
@@ -331,8 +330,10 @@ class SlotWindow:
                 self._done = ()
 
     def finish(self, slot: AheadSlot) -> None:
-        """Hands it to the consumer."""
-        if not slot.end and slot.error is None:
+        """Hands it to the consumer; nobody takes the element once the stream is closed."""
+        if self.stopped:
+            slot.element = None
+        elif not slot.end and slot.error is None:
             self._weigh(slot.element)
         if self._ready is None:
             slot.ready.release()
