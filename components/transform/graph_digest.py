@@ -1,7 +1,8 @@
 """Graph digests: which transform graph made some features, and which one a model was trained with.
 
-Equal digests mean the same function with the same learned values over the same columns. The versions of the libraries
-that wrote the graph do not count, so that an upgrade does not separate a model from its features.
+Equal digests mean the same function with the same learned values over the same columns in the same order, since a model
+may take its features by place. The versions of the libraries that wrote the graph do not count, so that an upgrade does
+not separate a model from its features.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def digest_of(graph: Path) -> str:
     if not isinstance(stored, dict) or "source_digest" not in stored:
         return fingerprint.of_tree(graph).digest
     stored.pop("versions", None)
-    return fingerprint.digest("transform graph", json.dumps(stored, sort_keys=True))
+    return fingerprint.digest("transform graph", json.dumps(stored))
 
 
 def shared_digest(node: str, examples: Sequence[Examples], graph: TransformGraph | None) -> str | None:
