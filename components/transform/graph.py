@@ -225,13 +225,27 @@ def type_of(expression: pl.Expr, inputs: Mapping[str, pl.DataType], who: str) ->
     """The type of an expression over columns of these types.
 
     Raises:
-        PreprocessingError: Polars refuses the expression; names `who`.
+        PreprocessingError: Polars refuses the expression, or Arrow has no such type; names `who`.
     """
     roots = {name: inputs[name] for name in expression.meta.root_names() if name in inputs}
     try:
-        return pl.LazyFrame(schema=roots).select(expression.alias("value")).collect_schema()["value"]
+        found = pl.LazyFrame(schema=roots).select(expression.alias("value")).collect_schema()["value"]
     except pl.exceptions.PolarsError as error:
         raise evaluation_error(who, expression, error) from error
+    if _has_128_bits(found):
+        raise PreprocessingError(
+            f"{who} is {found}, which Arrow and Parquet do not have: {format_expression(expression)}. Polars makes it "
+            "of UInt64 beside a signed number; cast the column: .cast(pl.Int64)."
+        )
+    return found
+
+
+def _has_128_bits(type_: pl.DataType) -> bool:
+    if isinstance(type_, pl.Struct):
+        return any(_has_128_bits(cast("pl.DataType", field.dtype)) for field in type_.fields)
+    if isinstance(type_, pl.List | pl.Array):
+        return _has_128_bits(cast("pl.DataType", type_.inner))
+    return type_.is_integer() and str(type_).endswith("128")
 
 
 def feature_label(name: str) -> str:

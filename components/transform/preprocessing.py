@@ -57,9 +57,7 @@ __all__ = [
 
 def _analyze_extreme(name: str, expression: pl.Expr) -> pl.Expr:
     def use(value: Plain) -> pl.Expr:
-        found = cast("dict[str, Plain]", value)[name]
-        unsigned = isinstance(found, int) and 2**63 <= found < 2**64
-        return pl.lit(found, dtype=pl.UInt64) if unsigned else _typed(found, None)
+        return _typed(cast("dict[str, Plain]", value)[name], None)
 
     return analyze(Extremes(), expression, use=use)
 

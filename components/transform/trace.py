@@ -260,6 +260,15 @@ def literal(name: str, value: Plain) -> pl.Expr:
             f"{name} gives a {type(value).__name__}, which is not a literal; say what to make of it: "
             f"analyze({name}(…), …, use=lambda value: …)."
         )
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        value = float(value)
-    return pl.lit(value, dtype=pl.Float64) if isinstance(value, float) else pl.lit(value)
+    if isinstance(value, bool | int | float):
+        return pl.lit(value, dtype=_number_type(value))
+    return pl.lit(value)
+
+
+def _number_type(value: float) -> type[pl.DataType]:
+    """The type of a number; Polars would take that of the column beside it, where a later row may overflow."""
+    if isinstance(value, bool):
+        return pl.Boolean
+    if isinstance(value, float) or not -(2**63) <= value < 2**64:
+        return pl.Float64
+    return pl.Int64 if value < 2**63 else pl.UInt64

@@ -15,15 +15,18 @@ from spanwise.components.transform.graph import Preprocessor
 from spanwise.components.transform.preprocessing import (
     Columns,
     bucketize,
+    count,
     cross,
     hash_buckets,
     impute_mean,
     maximum,
     mean,
+    minimum,
     one_hot,
     scale_to_0_1,
     scale_to_z_score,
     standard_deviation,
+    total,
     vocabulary,
 )
 from spanwise.components.transform.standalone import extract_source, load
@@ -337,6 +340,39 @@ def test_a_value_too_few_is_noticed(folder):
 
     with pytest.raises(PreprocessingError, match="has no value for 'MeanAndDeviation of distance'"):
         Preprocessor.load(folder)
+
+
+def relative(columns):
+    age = columns["age"]
+    return {
+        "above": age - minimum(age),
+        "below": maximum(age) - age,
+        "times": age * count(age),
+        "share": total(age) - age,
+        "number": count(age),
+    }
+
+
+@pytest.mark.parametrize("type_", [pl.UInt8, pl.Int8, pl.UInt16, pl.Int32, pl.Int64])
+def test_features_do_not_overflow_where_a_served_value_lies_outside_of_the_window(type_):
+    """A narrow column would lend its width to whole numbers beside it: 17 - 18 was 255."""
+    window = pl.DataFrame({"age": pl.Series([18, 90], dtype=type_)})
+
+    found = learned(relative, window).apply(pl.DataFrame({"age": pl.Series([17, 127], dtype=type_)}))
+
+    assert found.to_dict(as_series=False) == {
+        "above": [-1, 109],
+        "below": [73, -37],
+        "times": [34, 254],
+        "share": [91, -19],
+        "number": [2, 2],
+    }
+
+
+def test_features_that_no_file_can_hold_are_refused():
+    """UInt64 beside a signed number becomes Int128."""
+    with pytest.raises(PreprocessingError, match=r"feature 'above' is Int128, .* \.cast\(pl\.Int64\)"):
+        learned(relative, pl.DataFrame({"age": pl.Series([18, 90], dtype=pl.UInt64)}))
 
 
 def test_an_expression_that_fails_is_named(graph):
