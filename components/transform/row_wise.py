@@ -1,4 +1,4 @@
-"""Row-wise: whether an expression gives each row the same value, whatever rows come with it.
+"""Row-wise: whether an expression gives each row the same value each time, whatever rows come with it.
 
 Rows are transformed in pieces, and one by one where a model is served. An expression such as `x - x.mean()` would be
 computed over whatever piece comes along: in its place belongs an analyzer.
@@ -30,12 +30,17 @@ def refuse_unless_row_wise(who: str, expression: pl.Expr, types: Mapping[str, pl
     """Reads the expression over columns of these types, without data; it cannot see into functions of Python.
 
     Raises:
-        PreprocessingError: it looks at several rows at once.
+        PreprocessingError: it looks at several rows at once, or has another value each time.
     """
     try:
         written = json.loads(expression.meta.serialize(format="json"))
     except pl.exceptions.PolarsError:
         return  # some functions of Python have no such form; `probe` looks at what they do
+    for name, way_out in _changing(written):
+        raise PreprocessingError(
+            f"{who} has other values each time that it is computed ({name}), so those served would not be those "
+            f"of training: {format_expression(expression)}. {way_out}"
+        )
     names = set(_names(written))
     aggregations = names & _AGGREGATIONS
     whole = "SearchSorted" in names or _is_separable(expression)
@@ -93,6 +98,25 @@ def _is_separable(expression: pl.Expr) -> bool:
         return meta.is_row_separable() and meta.is_length_preserving()
     except pl.exceptions.PolarsError:
         return True  # it cannot tell without the types of the columns
+
+
+def _changing(node: Json) -> Iterator[tuple[str, str]]:
+    """The functions, also within lists, that draw without a seed or order their values at random; and the way out."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _changing(each)
+    elif isinstance(node, dict):
+        for name, given in node.items():
+            if name == "Literal":
+                continue
+            match given:
+                case {"maintain_order": False} if name == "Mode":
+                    yield name, "Keep the order of the values: mode(maintain_order=True)."
+                case {"sort": False} if name == "ValueCounts":
+                    yield name, "Sort the values by their counts: value_counts(sort=True)."
+                case {"seed": None} if name != "Rank" or "Random" in _names(given):
+                    yield name, "Give it a seed: seed=1."
+            yield from _changing(given)
 
 
 _WHOLE = {"IsIn": (1,), "Replace": (1, 2), "ReplaceStrict": (1, 2), "SearchSorted": (0,)}

@@ -600,6 +600,34 @@ def takes_the_median_so_far(columns):
     return {"median": columns["distance"].cumulative_eval(pl.element().quantile(0.5))}
 
 
+def letters(columns, function):
+    return {"letters": columns["carrier"].str.split("").list.eval(function(pl.element()))}
+
+
+def takes_modes_in_any_order(columns):
+    return letters(columns, pl.Expr.mode)
+
+
+def counts_in_any_order(columns):
+    return letters(columns, pl.Expr.value_counts)
+
+
+def shuffles(columns):
+    return letters(columns, pl.Expr.shuffle)
+
+
+def samples(columns):
+    return letters(columns, lambda each: each.sample(1))
+
+
+def samples_a_list(columns):
+    return {"letters": columns["carrier"].str.split("").list.sample(1)}
+
+
+def ranks_at_random(columns):
+    return letters(columns, lambda each: each.rank("random"))
+
+
 def looks_around_in_python(columns):
     return {"rank": columns["distance"].map_batches(lambda s: s - s.min(), return_dtype=pl.Int64)}
 
@@ -694,6 +722,7 @@ def changes_type(columns):
     return {"sum": columns["carrier"] + 1}
 
 
+CHANGES = "has other values each time that it is computed"
 OF_CODES = "depends on the codes of categories, which differ from one process to the next"
 
 
@@ -723,6 +752,12 @@ OF_CODES = "depends on the codes of categories, which differ from one process to
         (bins_by_ranks, r"^feature 'bin' looks at several rows at once: .*bin_ranks"),
         (bins_between_extremes, r"^feature 'bin' looks at several rows at once: .*bin_intervals"),
         (takes_the_median_so_far, r"^feature 'median' looks at several rows at once: .*quantile"),
+        (takes_modes_in_any_order, rf"^feature 'letters' {CHANGES} \(Mode\), .* mode\(maintain_order=True\)"),
+        (counts_in_any_order, rf"^feature 'letters' {CHANGES} \(ValueCounts\), .* value_counts\(sort=True\)"),
+        (shuffles, rf"^feature 'letters' {CHANGES} \(Random\), .* seed=1"),
+        (samples, rf"^feature 'letters' {CHANGES} \(Random\), .* seed=1"),
+        (samples_a_list, rf"^feature 'letters' {CHANGES} \(Sample\), .* seed=1"),
+        (ranks_at_random, rf"^feature 'letters' {CHANGES} \(Rank\), .* seed=1"),
         (looks_around_in_python, r"^feature 'rank' has other values when its rows come in parts"),
         (takes_the_codes_of_categories, rf"^feature 'code' {OF_CODES}: .*to_physical.* vocabulary\(…\)"),
         (takes_codes_in_a_list, rf"^feature 'codes' {OF_CODES}: "),
@@ -822,6 +857,30 @@ def test_bins_of_given_bounds_are_features(windows):
 
     found = pq.read_table(Path(plan.destinations[0], "Split-eval", "part-00000.parquet"))
     assert found["bin"].to_pylist() == [0, 1, 2]
+
+
+def draws_the_same_each_time(columns):
+    carrier = columns["carrier"].str.split("")
+    found = {
+        "mode": pl.element().mode(maintain_order=True),
+        "counts": pl.element().value_counts(sort=True),
+        "shuffled": pl.element().shuffle(seed=1),
+        "rank": pl.element().rank("ordinal"),
+    }
+    return {"sample": carrier.list.sample(1, seed=1), **{name: carrier.list.eval(each) for name, each in found.items()}}
+
+
+def test_draws_with_a_seed_and_values_in_a_fixed_order_are_features(windows):
+    """They are the same in every computation, so one of a served row is that of training."""
+    span = windows.span(1)
+    plan = windows.plan([span], draws_the_same_each_time)
+
+    transform_window(plan)
+
+    features = pl.read_parquet(Path(plan.destinations[0], "Split-eval", "part-00000.parquet"))
+    rows = pl.read_parquet(span.split("eval") / "part-00000.parquet")
+    served = pl.concat([Preprocessor.load(plan.graph).apply(rows[n : n + 1]) for n in range(5)])
+    assert served.equals(features.head(5))
 
 
 def uses_categories(columns):
