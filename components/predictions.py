@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -19,13 +19,20 @@ _LARGEST: Final = 2**63 - 1  #: signed whole number
 Floats: TypeAlias = NDArray[np.float64]
 
 
-def scores(values: object, rows: int, given: pa.Table | None = None) -> Floats:
+def scores(values: object, rows: int, given: pa.Table | None = None, *, cuts: Iterable[float] = ()) -> Floats:
     """The result of `predict_fn`, called with the table `given`, as one number for each row; nulls become NaN.
+
+    What equals one of the `cuts` in its own type is that cut: 0.3 in 32 bits is 0.30000001192092896.
 
     Raises:
         ParameterError: it has another number of values, or values that are not numbers.
     """
-    return _vector("predict_fn", values, rows, given)
+    array = _one_per_row("predict_fn", values, rows, given)
+    found = _floats("predict_fn", array)
+    if array.dtype.kind == "f" and array.dtype != np.float64:
+        for cut in sorted(cuts, reverse=True):
+            found[np.isfinite(found) & (array == np.asarray(cut).astype(array.dtype))] = cut
+    return found
 
 
 def labels(label: str | Callable[..., object], table: pa.Table) -> Floats:
@@ -232,6 +239,10 @@ def _has_types_of_its_own(values: object) -> bool:
 
 
 def _vector(what: str, values: object, rows: int, given: pa.Table | None = None) -> Floats:
+    return _floats(what, _one_per_row(what, values, rows, given))
+
+
+def _one_per_row(what: str, values: object, rows: int, given: pa.Table | None) -> NDArray[np.generic]:
     if isinstance(values, pa.ChunkedArray | pa.Array):
         values = _to_numpy(what, values)
     if values is None:
@@ -245,7 +256,7 @@ def _vector(what: str, values: object, rows: int, given: pa.Table | None = None)
             f"{what} returned an array of shape {array.shape} for {rows} rows; expected one number for each row, "
             "for example model.predict_proba(x)[:, 1]."
         )
-    return _floats(what, array)
+    return array
 
 
 def refuse_other_order(what: str, values: object, given: object = None) -> None:
@@ -261,9 +272,11 @@ def refuse_other_order(what: str, values: object, given: object = None) -> None:
 
 
 def _as_array(values: object) -> NDArray[np.generic]:
-    """An array, in which what a masked array masks is None."""
+    """An array, in which what a masked array masks is None, or NaN beside floats."""
     if isinstance(values, pa.Table | pa.RecordBatch):
         values = np.column_stack([_to_numpy("predict_fn", column) for column in values.columns] or [np.empty(0)])
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind == "f":
+        return values.filled(np.nan)
     if isinstance(values, np.ma.MaskedArray):
         found: NDArray[np.object_] = values.data.astype(object)
         found[np.ma.getmaskarray(values)] = None

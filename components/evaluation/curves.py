@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from spanwise.components.evaluation.bootstrap import Floats
 _POINTS = 200  # of a curve
 _BUCKETS = 15
 _BARS = 40
+CUTS: Final = tuple(tenths / 10 for tenths in range(1, 10))  #: round scores, at which a curve has figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +81,10 @@ def _add_rates(curves: Curves, level: ScoreLevels) -> Curves:
     places = np.unique(np.searchsorted(-way, -np.linspace(2, 0, _POINTS)).clip(0, len(way) - 1))[::-1]
     precision = hits / np.where(above > 0, above, 1)
     at = []
-    for score in np.arange(1, 10) / 10:
+    for score in CUTS:
         place = int(np.searchsorted(level.most, score, side="right"))
         if above[place]:
-            at.append((float(score), float(precision[place]), float(recall[place]), float(above[place] / above[0])))
+            at.append((score, float(precision[place]), float(recall[place]), float(above[place] / above[0])))
     return replace(
         curves,
         roc=tuple((float(fall_out[p]), float(recall[p])) for p in places),

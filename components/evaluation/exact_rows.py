@@ -143,7 +143,7 @@ def _predict_scores(
                 scores[model] = np.where(scored, found[np.arange(len(labels)), labels.astype(np.int64)], np.nan)
                 chosen[model] = np.where(scored, found.argmax(axis=1), -1).astype(np.int32)
             else:
-                found = scores[model] = predictions.scores(output, len(labels), table)
+                found = scores[model] = predictions.scores(output, len(labels), table, cuts=spec.cuts)
         except Exception as error:
             raise ModelFailed.from_error(model, error) from error
         if (mismatch := metrics.find_mismatch(spec.names, np.zeros(0), found)) is not None:

@@ -11,8 +11,8 @@ from typing import Self
 import pyarrow as pa
 
 from spanwise.components.evaluation.bootstrap import Floats, ResampleMethod
-from spanwise.components.evaluation.curves import Curves
-from spanwise.components.evaluation.metric import Metric, find_metric
+from spanwise.components.evaluation.curves import CUTS, Curves
+from spanwise.components.evaluation.metric import KNOWN, Metric, find_metric, parse_name
 from spanwise.components.evaluation.metrics import Sums, Whole
 from spanwise.components.evaluation.slicing import Slicing
 from spanwise.orchestrator import user_code
@@ -44,6 +44,12 @@ class EvaluationSpec:
     def is_binary(self) -> bool:
         """Whether labels are 0 and 1."""
         return any(find_metric(name).of == "binary" for name in self.names) and not self.classes
+
+    @property
+    def cuts(self) -> frozenset[float]:
+        """The scores above which a row is positive, in metrics and in the report."""
+        asked = frozenset(at for metric, at in map(parse_name, self.names) if KNOWN[metric].at)
+        return asked.union(CUTS) if self.is_binary else asked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,35 @@ def test_what_a_masked_array_masks_is_missing():
     assert predictions.columns({"p": pairs}, 2, "")["p"].to_pylist() == [[1, None], [3, 4]]
 
 
+NARROW = [0.1, 0.3, 0.7, 0.12345678, 0.3004]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda scores: scores,
+        lambda scores: scores[:, None],
+        list,
+        lambda scores: np.ma.masked_where(np.isnan(scores), scores),
+        pa.array,
+        lambda scores: pa.chunked_array([pa.array(scores)]),
+        lambda scores: pa.table({"p": scores}),
+        lambda scores: pytest.importorskip("pandas").Series(scores),
+        pl.Series,
+    ],
+    ids=["array", "column", "list", "masked", "arrow", "chunked", "table", "pandas", "polars"],
+)
+def test_a_score_in_fewer_bits_is_above_a_cut_where_numpy_says_so(dtype, form):
+    """In 32 bits 0.3 is the double 0.30000001192092896, which is above 0.3; it is the cut itself all the same."""
+    scores = np.array([*NARROW, np.nan, np.inf], dtype)
+
+    found = predictions.scores(form(scores), len(scores), cuts=NARROW)
+
+    assert [(found > cut).tolist() for cut in NARROW] == [(scores > dtype(cut)).tolist() for cut in NARROW]
+    assert np.array_equal(found.astype(dtype), scores, equal_nan=True)
+
+
 SCORES = [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]]
 
 

@@ -6,6 +6,7 @@ import re
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -266,6 +267,24 @@ def test_an_infinite_score_leaves_the_metrics_undefined(tmp_path):
 
     assert only(execution, "blessing").properties["blessed"] == 0
     assert report(execution)["overall"]["log_loss"] is None
+
+
+@pytest.mark.parametrize("memory_rows", [10**6, 0])
+def test_a_score_of_32_bits_on_a_cut_is_not_above_it(tmp_path, memory_rows):
+    """As a double it would be: 0.3 in 32 bits is 0.30000001192092896. The same holds in "Decisions by score"."""
+    x = pa.array([0.3, 0.3, 0.6, 0.9], pa.float32())
+
+    execution = evaluated(
+        tmp_path, rows={1: {"x": x, "y": [0, 0, 1, 1]}}, metrics=("precision@0.3",), memory_rows=memory_rows
+    )
+
+    (curves,) = json.loads((only(execution, "evaluation").path / "curves.json").read_text()).values()
+    assert report(execution)["overall"]["precision@0.3"] == 1.0
+    assert {at: share for at, _, _, share in curves["at"]} == {
+        **dict.fromkeys((0.1, 0.2), 1.0),
+        **dict.fromkeys((0.3, 0.4, 0.5), 0.5),
+        **dict.fromkeys((0.6, 0.7, 0.8), 0.25),
+    }
 
 
 @pytest.mark.parametrize("memory_rows", [10**6, 0])
