@@ -234,21 +234,39 @@ def _out_of_range(feature: FeatureStatistics, wanted: FeatureSchema, anomaly: An
     numbers = feature.numbers
     if numbers is None or numbers.least is None or numbers.greatest is None:
         return
-    below = wanted.min is not None and numbers.least < wanted.min
-    above = wanted.max is not None and numbers.greatest > wanted.max
+    lowest, highest = (None if b is None else _in_type_of(feature, b) for b in (wanted.min, wanted.max))
+    below = lowest is not None and numbers.least < lowest
+    above = highest is not None and numbers.greatest > highest
     if not (below or above):
         return
-    share = _share_out_of_range(feature, numbers, wanted)
+    share = _share_out_of_range(feature, numbers, lowest, highest)
     if wanted.outside and is_at_most(share, wanted.outside, scale=1):
         return
-    least, most = feature.format(numbers.least), feature.format(numbers.greatest)
-    bounds = " to ".join(("any" if b is None else feature.format(b)) for b in (wanted.min, wanted.max))
-    message = f"values range from {least} to {most}; {bounds} is allowed. About {share:.2%} of them are outside."
+    least, most, *bounds = (
+        "any" if value is None else feature.format(value)
+        for value in (numbers.least, numbers.greatest, wanted.min, wanted.max)
+    )
+    if feature.kind == "number":  # with as many digits as it takes to tell the two apart
+        if below and wanted.min is not None and least == bounds[0]:
+            least, bounds[0] = format_apart(numbers.least, wanted.min, 5, "g")
+        if above and wanted.max is not None and most == bounds[1]:
+            most, bounds[1] = format_apart(numbers.greatest, wanted.max, 5, "g")
+    message = (
+        f"values range from {least} to {most}; {' to '.join(bounds)} is allowed. About {share:.2%} of them are outside."
+    )
     yield anomaly(AnomalyCheck.RANGE, message, least=numbers.least, greatest=numbers.greatest, share=share)
 
 
-def _share_out_of_range(feature: FeatureStatistics, numbers: NumberStatistics, wanted: FeatureSchema) -> float:
-    least, most = (-math.inf if wanted.min is None else wanted.min), (math.inf if wanted.max is None else wanted.max)
+def _in_type_of(feature: FeatureStatistics, bound: float) -> float:
+    """The bound as the feature holds it: 0.1 in 32 bits is 0.10000000149011612, which is not above 0.1."""
+    narrow = {"float": np.float32, "halffloat": np.float16}.get(feature.type)
+    return bound if narrow is None else float(np.asarray(bound, np.float64).astype(narrow))
+
+
+def _share_out_of_range(
+    feature: FeatureStatistics, numbers: NumberStatistics, lowest: float | None, highest: float | None
+) -> float:
+    least, most = (-math.inf if lowest is None else lowest), (math.inf if highest is None else highest)
     if feature.is_integer and feature.frequent is not None and feature.frequent.complete:
         # to the last digit, which the doubles of quantiles do not have beyond 2^53
         return sum(o.count for o in feature.top(None) if not least <= int(o.value) <= most) / feature.present

@@ -149,7 +149,8 @@ def _weights(weights: pl.Series) -> NDArray[Any]:
     Raises:
         ValueError: one is missing, negative or not finite.
     """
-    doubles = weights.cast(pl.Float64)
+    # 0.7 of 32 bits is 0.699999988079071, which is less than a least weight of 0.7
+    doubles = (weights.cast(pl.String) if weights.dtype == pl.Float32 else weights).cast(pl.Float64)
     if doubles.null_count():
         raise ValueError("a weight is missing; weights are finite numbers that are not negative")
     odd = doubles.filter(~(doubles.is_finite() & (doubles >= 0)))

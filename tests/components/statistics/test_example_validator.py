@@ -131,6 +131,28 @@ def test_a_share_may_be_outside_when_the_schema_says_so():
     assert validate(span(x=["c", "c", "a"]), text) != ()
 
 
+@pytest.mark.parametrize(("type_", "name"), [(pa.float32(), "float"), (pa.float16(), "halffloat")])
+@pytest.mark.parametrize(
+    "bounds", [(0.1, 0.3), (float(np.float32(0.1)), float(np.float32(0.3)))], ids=["typed", "read"]
+)
+def test_a_value_in_fewer_bits_on_a_bound_is_in_range(type_, name, bounds):
+    """As doubles, 0.3 in 32 bits is above 0.3, and 0.1 in 16 bits below 0.1; a bound may also be such a double."""
+    least, most = bounds
+    values = pa.array(np.array([0.1, 0.2, 0.3], type_.to_pandas_dtype()))
+    beyond = pa.array(np.array([0.1, 0.2, 0.31], type_.to_pandas_dtype()))
+    wanted = schema(x={"type": name, "min": least, "max": most})
+
+    assert validate(span(x=values), wanted) == ()
+    assert only_anomaly(span(x=beyond), wanted).figures["share"] == pytest.approx(1 / 3)
+
+
+def test_a_value_just_out_of_range_is_shown_with_the_digits_that_say_so():
+    """Rather than as the bound itself."""
+    found = only_anomaly(span(x=[0.1, 0.30001]), schema(x={"type": "double", "min": 0.1, "max": 0.3}))
+
+    assert "range from 0.1 to 0.30001; 0.1 to 0.3 is allowed" in found.message
+
+
 @pytest.mark.parametrize("bounds", [{"min": 2**60 + 1}, {"max": 2**60 - 1}, {"min": 2**60 + 1, "max": 2**61}])
 def test_a_share_of_great_integers_is_compared_to_the_last_digit(bounds):
     """Beyond 2^53 many integers are one double; those on the wrong side of a bound are outside all the same."""

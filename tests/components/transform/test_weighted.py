@@ -91,6 +91,16 @@ def test_what_is_no_weight_is_refused(weights, said):
         learned(z_score, pl.DataFrame({"x": [1.0, 2.0], "w": weights}))
 
 
+@pytest.mark.parametrize("type_", [pl.Float32, pl.Float64])
+def test_a_term_with_the_least_weight_is_a_term(type_):
+    """As a double, 0.7 in 32 bits is less than 0.7."""
+    terms = HeaviestTerms(min_count=0.7)
+
+    found = terms.finish(terms.accumulate(pl.Series(["a", "b"]), pl.Series([0.7, 0.69], dtype=type_)))
+
+    assert found == ["a"]
+
+
 def test_a_column_of_texts_is_no_weight():
     """It is refused before a row is read."""
     assert "weights are numbers, not String" in WeightedQuantile(0.5).refusal(pl.Float64(), pl.String())
