@@ -151,6 +151,7 @@ class StandaloneModule:
             if used in scope:
                 if used != own or scope[used] is not value:
                     self.add(used, scope[used], f"{way} -> {used}")
+                    self.imports.update(f"import {module}" for module in _submodules(source, used, scope[used]))
             elif used not in vars(builtins) and used != own:
                 raise PreprocessingError(f"{way} uses {used!r}, which is not defined in {_location(value)}.")
         for use in found:
@@ -444,6 +445,15 @@ def _codes_of(file: str, text: str) -> frozenset[types.CodeType]:
         return frozenset(code_within(compile(text, file, "exec", dont_inherit=True)))
     except SyntaxError:
         return frozenset()
+
+
+def _submodules(source: str, name: str, value: object) -> list[str]:
+    """The modules below a package that the source reaches through the package's own name, as after `import a.b`."""
+    if not isinstance(value, types.ModuleType) or value.__name__ != name:
+        return []
+    dotted = {ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    found = [each for each in dotted if each.startswith(f"{name}.") and each in sys.modules]
+    return [each for each in found if hasattr(sys.modules[each.rpartition(".")[0]], "__path__")]
 
 
 def _uses(source: str) -> Iterator[NameUse | Import]:

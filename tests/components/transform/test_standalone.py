@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import urllib.parse
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from decimal import Decimal
@@ -174,6 +175,22 @@ def test_functions_classes_and_decorators_come_along():
         return even(n), decorated(n), square(n), Longest().at_least, Longest().merge([1, 2])
 
     assert run(used, 3) == (False, 8, 9, 15, 2)
+
+
+def parse_host(text):
+    return urllib.parse.urlsplit(text).netloc
+
+
+def test_modules_that_a_function_reaches_through_their_package_are_imported():
+    """`import urllib` does not load `urllib.parse`, and the process that serves has not loaded it otherwise."""
+    source = extract_source(parse_host)
+    command = "import sys\nexec(sys.stdin.read())\nprint(parse_host('http://a.b/c'))"
+
+    served = subprocess.run(
+        [sys.executable, "-S", "-c", command], input=source, capture_output=True, text=True, check=True
+    )
+
+    assert served.stdout == "a.b\n"
 
 
 def test_libraries_are_imported_under_the_names_they_are_used_by():
