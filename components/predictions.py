@@ -138,7 +138,7 @@ def columns(
     An array with several numbers for each row becomes a column of lists. `given` is the table that `predict_fn` got.
 
     Raises:
-        ParameterError: it has another number of values.
+        ParameterError: it has another number of values, or no columns.
     """
     if hasattr(values, "columns") and hasattr(values, "to_numpy"):  # NumPy would make lists of it, without names
         raise ParameterError(
@@ -150,6 +150,8 @@ def columns(
         named: list[tuple[object, object]] = list(zip(values.schema.names, values.columns, strict=True))
     else:
         named = list(values.items()) if isinstance(values, Mapping) else [(name, values)]
+    if not named:
+        raise ParameterError(f"predict_fn returned no columns for {rows} rows; expected one at least.")
     found: dict[str, pa.Array[pa.Scalar[pa.DataType]]] = {}
     for key, value in named:
         if str(key) in found:

@@ -63,6 +63,11 @@ class BulkInferrer(Component):
         check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
         check_given(self.name, self.parameters)
         refuse_other_blessings(self, "blessing")
+        for key in ("columns", "splits"):
+            given = self.parameters[key]
+            names = given if isinstance(given, list | tuple) else ()
+            if twice := next((name for place, name in enumerate(names) if name in names[:place]), None):
+                raise ParameterError(f"{self.name}.{key} has {twice!r} twice; name each once.")
         columns = self.parameters["columns"]
         if isinstance(columns, Sequence) and self.parameters["output"] in columns:
             raise ParameterError(

@@ -145,6 +145,8 @@ def test_before_there_is_a_champion_nothing_is_predicted(tmp_path):
         ({"columns": ("flight",)}, "no column 'flight'; they have: id, x"),
         ({"splits": ("test",)}, "no split 'test'"),
         ({"predict_fn": serving.too_few}, "predict_fn returned 2 values of 'prediction' for 3 rows"),
+        ({"predict_fn": lambda _model, _table: {}}, "predict_fn returned no columns for 3 rows"),
+        ({"predict_fn": lambda _, table: table.select([])}, "predict_fn returned no columns for 3 rows"),
         ({"predict_fn": lambda _, table: {"id": table["x"]}, "columns": ("id",)}, "returns a column 'id'"),
         ({"predict_fn": lambda _, table: table["x" if len(table) > 1 else "id"]}, "as double for some rows"),
     ],
@@ -160,6 +162,16 @@ def test_a_name_for_two_columns_is_refused_when_the_pipeline_is_made():
 
     with pytest.raises(ParameterError, match="'x' is both a column and the name"):
         BulkInferrer(examples=span["examples"], model=model["artifact"], predict_fn=print, columns=("x",), output="x")
+
+
+@pytest.mark.parametrize("key", ["columns", "splits"])
+def test_a_name_that_is_given_twice_is_refused_when_the_pipeline_is_made(key):
+    """A file with two columns of one name can hardly be read; the folder of a split is made once."""
+    span, model = Span(files=FILES), Importer(uri="x", kind=Model)
+    given = {key: ("eval", "eval")}
+
+    with pytest.raises(ParameterError, match=f"BulkInferrer.{key} has 'eval' twice"):
+        BulkInferrer(examples=span["examples"], model=model["artifact"], predict_fn=serving.times, **given)
 
 
 def test_a_span_without_a_row_gives_files_without_a_row(tmp_path):
