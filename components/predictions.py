@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -70,7 +71,7 @@ def classes(label: str | Callable[..., object], table: pa.Table, names: Sequence
     if isinstance(made, pa.ChunkedArray | pa.Array):
         found = made.to_pylist()
     else:  # NumPy's own choice for a list would round large numbers beside NaN, and cut texts
-        found = np.asanyarray(made, object if isinstance(made, list | tuple) else None).tolist()
+        found = _without_na(np.asanyarray(made, object if isinstance(made, list | tuple) else None)).tolist()
     if not isinstance(found, list) or len(found) != len(table):
         raise ParameterError(f"label returned {found!r:.60} for {len(table)} rows; expected one class for each row.")
     places: dict[object, float] = {name: float(place) for place, name in enumerate(names)}
@@ -283,7 +284,16 @@ def _as_array(values: object) -> NDArray[np.generic]:
         found: NDArray[np.object_] = values.data.astype(object)
         found[np.ma.getmaskarray(values)] = None
         return found
-    return np.asarray(values)
+    return _without_na(np.asarray(values))
+
+
+def _without_na(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """An array with None for the NA of pandas, which is not even equal to itself."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or array.dtype.kind != "O" or not array.ndim or isinstance(array, np.ma.MaskedArray):
+        return array
+    found: NDArray[np.object_] = np.frompyfunc(lambda each: None if each is pandas.NA else each, 1, 1)(array)
+    return found
 
 
 def _floats(what: str, array: NDArray[np.generic]) -> Floats:

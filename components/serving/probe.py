@@ -48,7 +48,7 @@ def arrays(predictions: object) -> dict[str, object]:
 
 
 def _array(values: object) -> object:
-    """An array, in which what a masked array masks is None."""
+    """An array, in which what a masked array masks, and the NA of pandas, is None."""
     import numpy as np
     import pyarrow as pa
 
@@ -58,7 +58,11 @@ def _array(values: object) -> object:
         found = values.data.astype(object)
         found[np.ma.getmaskarray(values)] = None
         return found
-    return np.asarray(values)
+    found = np.asarray(values)
+    pandas = sys.modules.get("pandas")
+    if pandas is None or found.dtype.kind != "O" or not found.ndim:
+        return found
+    return np.frompyfunc(lambda each: None if each is pandas.NA else each, 1, 1)(found)
 
 
 def _user_code(file: str) -> ModuleType:

@@ -69,6 +69,19 @@ def test_what_a_masked_array_masks_is_missing():
     assert predictions.columns({"p": pairs}, 2, "")["p"].to_pylist() == [[1, None], [3, 4]]
 
 
+@pytest.mark.parametrize("dtype", ["boolean", "Int64", "string"])
+def test_what_pandas_calls_missing_is_missing(dtype):
+    """Of a label, of a class and of a score; its NA is neither equal to anything nor unequal."""
+    series = pytest.importorskip("pandas").Series(["1", None] if dtype == "string" else [1, None], dtype=dtype)
+    table = pa.table({"y": [1, 2]})
+
+    assert same(predictions.classes(lambda _: series, table, ["0", series[0]]), [1.0, math.nan])
+    assert same(predictions.classes(lambda _: series.tolist(), table, ["0", series[0]]), [1.0, math.nan])
+    if dtype != "string":
+        assert same(predictions.labels(lambda _: series, table), [1.0, math.nan])
+        assert same(predictions.scores(series, 2), [1.0, math.nan])
+
+
 NARROW = [0.1, 0.3, 0.7, 0.12345678, 0.3004]
 
 

@@ -94,6 +94,17 @@ def test_a_row_without_a_prediction_is_found_in_every_type(predictions, said):
     assert infra_validator._find_invalid(arrays(predictions), 2) == [said]
 
 
+@pytest.mark.parametrize("form", [lambda series: series, lambda series: {"prediction": series.tolist()}])
+@pytest.mark.parametrize(("values", "dtype"), [(["late", None], "string"), ([True, None], "boolean")])
+def test_a_prediction_that_pandas_calls_missing_is_missing(values, dtype, form):
+    """Its NA is neither equal to anything nor unequal."""
+    pandas = pytest.importorskip("pandas")
+    found = {name: np.asarray(each) for name, each in arrays(form(pandas.Series(values, dtype=dtype))).items()}
+
+    assert infra_validator._find_invalid(found, 2) == ["prediction has 1 missing values"]
+    assert infra_validator._find_differences(found, found, 1e-6) == []
+
+
 @pytest.mark.parametrize("other", [[["a", "c"], ["b"]], [["a", "b"], ["b", "b"]], [{"x": 1}, {"x": 1}]])
 def test_other_lists_are_another_prediction(other):
     """Of other values, or of another length."""
