@@ -13,7 +13,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -139,6 +139,7 @@ class Artifact:
     """
 
     kind: ClassVar[str] = "Artifact"
+    base_kinds: ClassVar[tuple[str, ...]] = ()  #: names of what a kind of a project extends, the nearest first
 
     uri: str  #: where its files are; a folder of its own
     id: int  #: the store's number; 0 for a draft
@@ -157,6 +158,7 @@ class Artifact:
         id: int = 0,  # noqa: A002  the field's term, here and in the metadata
         name: str = "",
         kind: str | None = None,
+        base_kinds: Iterable[str] = (),
         created: datetime | None = None,
         content: str = "",
         files: Mapping[str, str] | None = None,
@@ -170,10 +172,12 @@ class Artifact:
         mine["properties"] = dict(properties or {})
         mine["files"] = dict(files or {})
         if kind is not None:
-            mine["kind"] = kind
+            mine.update(kind=kind, base_kinds=tuple(base_kinds))
 
     def __init_subclass__(cls, kind: str | None = None) -> None:
         cls.kind = kind or cls.__name__
+        extended = [each.kind for each in cls.__mro__[1:] if issubclass(each, Artifact) and each is not Artifact]
+        cls.base_kinds = () if _is_ours(cls) else tuple(dict.fromkeys(extended))
 
     @property
     def path(self) -> Path:
@@ -194,6 +198,18 @@ class Artifact:
             return self.archive.has_copy(self.uri, self.content)
         return Path(self.uri).exists()
 
+    def is_a(self, *kinds: type[Artifact]) -> bool:
+        """Whether it is of one of these kinds or of one that extends it, also where that class is not loaded.
+
+        Of an artifact of an older spanwise, only the name of its kind is recorded.
+        """
+        names = _names_of(kinds)
+        return self.kind in names or not names.isdisjoint(self.base_kinds) or Artifact in kinds
+
+    def has_kind(self, name: str) -> bool:
+        """The same of the name of a kind."""
+        return name == self.kind or name in self.base_kinds
+
     def as_kind(self, kind: type[A]) -> A:
         """Returns the same artifact as `kind`, the class in an executor's signature; its recorded kind stays."""
         return kind(
@@ -201,6 +217,7 @@ class Artifact:
             id=self.id,
             name=self.name,
             kind=self.kind if self.id else None,
+            base_kinds=self.base_kinds if self.id else (),
             created=self.created,
             content=self.content,
             files=self.files,
@@ -221,7 +238,7 @@ class Artifact:
     def _with(self, **changes: object) -> Self:
         copy = self.as_kind(type(self))
         copy.__dict__.update(changes)
-        copy.__dict__["kind"] = self.kind
+        copy.__dict__.update(kind=self.kind, base_kinds=self.base_kinds)
         return copy
 
     def marks(self) -> tuple[tuple[str, str], ...]:
@@ -267,10 +284,8 @@ def is_readable_as(artifact: Artifact, kind: type[Artifact]) -> bool:
 
     Every kind extends Artifact, so that what was published as Artifact is readable as nothing else.
     """
-    if kind is Artifact:
-        return True
     extended = {each.kind for each in kind.__mro__ if issubclass(each, Artifact) and each is not Artifact}
-    return artifact.kind in extended or artifact.kind in _extensions(kind)
+    return artifact.is_a(kind) or artifact.kind in extended or artifact.kind in _extensions(kind)
 
 
 def defined_kinds() -> set[str]:
@@ -280,7 +295,24 @@ def defined_kinds() -> set[str]:
 
 def _extensions(kind: type[Artifact]) -> set[str]:
     """The names of all kinds that extend this one."""
-    return {name for each in kind.__subclasses__() for name in (each.kind, *_extensions(each))}
+    return {each.kind for each in _subclasses(kind)}
+
+
+def _subclasses(kind: type[Artifact]) -> Iterator[type[Artifact]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+@functools.cache
+def _names_of(kinds: tuple[type[Artifact], ...]) -> frozenset[str]:
+    """The names of these kinds, and of those of our own that extend one of them."""
+    ours = (each for kind in kinds for each in _subclasses(kind) if _is_ours(each))
+    return frozenset(each.kind for each in (*kinds, *ours))
+
+
+def _is_ours(kind: type[Artifact]) -> bool:
+    return kind.__module__ == __name__
 
 
 def properties_of(kind: type[Artifact]) -> Mapping[str, Property]:

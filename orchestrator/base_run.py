@@ -291,7 +291,7 @@ class _Search:
             for name in nodes
             if name in candidate.executions and isinstance(self._pipeline.nodes.get(name), Component)
             for artifact in itertools.chain(*candidate.executions[name].outputs.values())
-            if artifact.kind == Model.kind
+            if artifact.is_a(Model)
         ]
         if not models:
             return None
@@ -522,7 +522,7 @@ def _gates_above(pipeline: Pipeline, part: Iterable[str], gates: Collection[str]
     while todo:
         name = todo.pop()
         if not isinstance(pipeline.nodes[name], Resolver):
-            read = (c for c in _channels_of_run(pipeline, name) if c.kind.kind not in JUDGEMENTS | {Model.kind})
+            read = (c for c in _channels_of_run(pipeline, name) if not issubclass(c.kind, (*JUDGEMENTS, Model)))
             new = {channel.node for channel in read} - seen
             seen |= new
             todo += new
@@ -531,7 +531,7 @@ def _gates_above(pipeline: Pipeline, part: Iterable[str], gates: Collection[str]
 
 def _passes_own(read: Artifact, made: Artifact) -> bool:
     """Whether what an execution read reaches a model otherwise than through another model."""
-    return read.kind != Model.kind and passes_rows(read, made)
+    return not read.is_a(Model) and passes_rows(read, made)
 
 
 def _channels_of_run(pipeline: Pipeline, node: str) -> list[Channel]:

@@ -33,9 +33,10 @@ class Retention:
     marked: tuple[str, ...] = MARKS  #: everything with one of these marks
     logs: timedelta = timedelta(days=90)  #: logs of runs that ended more recently
 
-    def of(self, kind: str) -> int:
-        """How many artifacts of a channel of this type are kept."""
-        return self.last_of.get(kind, self.last)
+    def of(self, artifact: Artifact) -> int:
+        """How many artifacts are kept of the channel of this one: by its type, or the nearest that it extends."""
+        named = (self.last_of[kind] for kind in (artifact.kind, *artifact.base_kinds) if kind in self.last_of)
+        return next(named, self.last)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ def find_own_reasons(artifacts: Iterable[Artifact], retention: Retention, now: d
         if artifact.created is not None and now - artifact.created < retention.younger:
             reasons[artifact.id].append(young)
     for channel, members in channels.items():
-        count = retention.of(members[0].kind)
+        count = retention.of(members[0])
         for artifact in _last(members, count):
             reasons[artifact.id].append(f"among the last {count} of {channel}")
     return reasons

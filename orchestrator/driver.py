@@ -351,7 +351,7 @@ def _find_decided(node: Component, run: Run, store: Store, inputs: Artifacts) ->
     """The part of a cache key for what people have said of the models that a node may take a blessing of."""
     if not any(issubclass(spec.kind, Blessing) for spec in read_signature(type(node)).inputs.values()):
         return {}
-    models = (a for found in inputs.values() for a in found if a.kind == Model.kind)
+    models = (a for found in inputs.values() for a in found if a.is_a(Model))
     said = [find_standing_of_model(store, model, as_of=run.heard_until).personal for model in models]
     words = [verdict.word for verdict in said if verdict is not None]
     return {"verdict": " and ".join(words)} if words else {}
@@ -412,7 +412,7 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
     why = "were garbage-collected." if is_marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
     chosen = {a.id for name, found in inputs.items() for a in found if _is_chosen(node, name)}
-    models = [a for a in gone if a.id in chosen and a.kind == Model.kind]
+    models = [a for a in gone if a.id in chosen and a.is_a(Model)]
     commands = list(
         dict.fromkeys(
             recreate_command(
@@ -433,7 +433,7 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
         lines = [describe_restore(run.as_of)]
     if models:
         lines.append("Restore the model from a backup; to train again makes another one.")
-    lines += [describe_way_round(artifact) for artifact in gone if artifact.kind == Model.kind]
+    lines += [describe_way_round(artifact) for artifact in gone if artifact.is_a(Model)]
     raise ResolutionError(f"{node.name} reads {what}, but the files {why}\n" + "\n".join(lines))
 
 

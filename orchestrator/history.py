@@ -329,7 +329,7 @@ class History:
 
     def _is_taken_back(self, artifact: Artifact) -> bool:
         """Whether it is a model whose blessing a person has taken back."""
-        if artifact.kind != Model.kind:
+        if not artifact.is_a(Model):
             return False
         verdict = find_standing_of_model(self.store, artifact, as_of=self.run.heard_until).personal
         return verdict is not None and not verdict.given
@@ -415,7 +415,7 @@ class History:
         """
         if not self.through:
             return None
-        rows = walk(self.store, [artifact], Direction.UP, carries=lambda read, _made: may_hold_rows(read.kind))
+        rows = walk(self.store, [artifact], Direction.UP, carries=lambda read, _made: may_hold_rows(read))
         above = rows.artifacts
         for source in self.through:
             there = f"{self._origin(source)}/"

@@ -153,7 +153,7 @@ def damage_message(
     return (
         "\n".join(f"{node} reads {damage}." for damage in found)
         + "".join(f"\n{line}" for line in (ways if run.as_of is None else [describe_restore(run.as_of)]))
-        + "".join(f"\n{describe_way_round(damage.artifact)}" for damage in found if damage.artifact.kind == Model.kind)
+        + "".join(f"\n{describe_way_round(damage.artifact)}" for damage in found if damage.artifact.is_a(Model))
     )
 
 

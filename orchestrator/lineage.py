@@ -82,17 +82,15 @@ Carries: TypeAlias = Callable[[Artifact, Artifact], bool]
 """Whether the second artifact, an output of an execution, depends on the first, an input of it."""
 
 
-JUDGEMENTS = frozenset(
-    kind.kind for kind in (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
-)
-"""The types of artifacts that only describe data or models."""
+JUDGEMENTS = (Anomalies, Blessing, Evaluation, InfraBlessing, PushedModel, Rejects, Report, Schema)
+"""The kinds of artifacts that only describe data or models; so do those that extend them."""
 
-_WITHOUT_ROWS = JUDGEMENTS.union(kind.kind for kind in (Model, Statistics, TransformCache, TransformGraph))
+_WITHOUT_ROWS = (*JUDGEMENTS, Model, Statistics, TransformCache, TransformGraph)
 
 
-def may_hold_rows(kind: str) -> bool:
-    """Whether artifacts of this type may hold rows to train on: examples, predictions, and every user-defined type."""
-    return kind not in _WITHOUT_ROWS
+def may_hold_rows(what: Artifact | type[Artifact]) -> bool:
+    """Whether an artifact, or one of a kind, may hold rows to train on, as any may that a project defines by itself."""
+    return not (issubclass(what, _WITHOUT_ROWS) if isinstance(what, type) else what.is_a(*_WITHOUT_ROWS))
 
 
 def passes_rows(read: Artifact, _made: Artifact) -> bool:
@@ -102,7 +100,7 @@ def passes_rows(read: Artifact, _made: Artifact) -> bool:
     a student learned what their models did. A base that is not used, as in a backfill, is no input of the execution
     (`Component.unread`).
     """
-    return read.kind not in JUDGEMENTS
+    return not read.is_a(*JUDGEMENTS)
 
 
 def walk(

@@ -221,7 +221,7 @@ def _inherit_graph(node: str, draft: Artifact, inputs: Artifacts) -> None:
     """
     if not isinstance(draft, Examples | Model) or draft.graph_digest is not None:
         return
-    examples = (a.as_kind(Examples) for a in itertools.chain(*inputs.values()) if a.kind == Examples.kind)
+    examples = (a.as_kind(Examples) for a in itertools.chain(*inputs.values()) if a.is_a(Examples))
     digests = {each.graph_digest for each in examples} - {None}
     if len(digests) > 1:
         raise NodeFailed(

@@ -308,10 +308,10 @@ class NodeRunner:
 def _origin_of(maker: Execution) -> ModelOrigin:
     spans: dict[str, set[tuple[int, Version]]] = defaultdict(set)
     for artifact in itertools.chain(*maker.inputs.values()):
-        if may_hold_rows(artifact.kind) and isinstance(artifact.properties.get("span"), int):
+        if may_hold_rows(artifact) and isinstance(artifact.properties.get("span"), int):
             spans[channel_of(artifact)].add((span_of(artifact), version_of(artifact)))
     return ModelOrigin(maker.run_name, {channel: frozenset(found) for channel, found in spans.items()})
 
 
 def _models(inputs: Artifacts) -> list[Artifact]:
-    return [artifact for artifact in itertools.chain(*inputs.values()) if artifact.kind == Model.kind]
+    return [artifact for artifact in itertools.chain(*inputs.values()) if artifact.is_a(Model)]

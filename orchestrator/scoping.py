@@ -101,7 +101,7 @@ def _find_chosen(
             todo += [(above, True) for above in producer.sources.values()]
         elif isinstance(producer, Component):
             read = itertools.chain(*producer.inputs.values())
-            todo += [(above, chosen) for above in read if may_hold_rows(above.kind.kind)]
+            todo += [(above, chosen) for above in read if may_hold_rows(above.kind)]
 
 
 def _find_ingested(

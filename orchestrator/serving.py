@@ -99,7 +99,7 @@ def last_pushes(store: Store, pipeline: str) -> list[Push]:
     What another Pusher has pushed later to the same destination has taken its place.
     """
     outputs = list_outputs(store, find_newest_successes(store, pipeline).values(), most=_OUTPUTS)
-    pushed = (artifact for _, made in outputs for artifact in made if artifact.kind == PushedModel.kind)
+    pushed = (artifact for _, made in outputs for artifact in made if artifact.is_a(PushedModel))
     pushers = dict.fromkeys(Address(*artifact.name.split("/")[:3]) for artifact in pushed)
     found = [push for pusher in pushers if (push := newest_push(store, pusher)) is not None]
     by_place: dict[str, Push] = {}
@@ -211,7 +211,7 @@ def claim_pushes(store: Store, execution: Execution, outputs: Iterable[Artifact]
     claims = []
     for artifact in outputs:
         model, pushed = artifact.properties.get("model"), artifact.properties.get("pushed")
-        if artifact.kind != PushedModel.kind or not pushed or not isinstance(model, str):
+        if not artifact.is_a(PushedModel) or not pushed or not isinstance(model, str):
             continue
         destination = str(artifact.properties.get("pushed_destination") or "")
         for name in (model, *_find_origins(store, model)):

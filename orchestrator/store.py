@@ -429,6 +429,7 @@ class MemoryStore:
             id=next(self._ids),
             name=f"{place}/{len(names) + 1}",
             kind=artifact.kind,
+            base_kinds=artifact.base_kinds,
             created=self._clock(),
             content=artifact.content,
             files=artifact.files,

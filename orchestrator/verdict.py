@@ -203,14 +203,14 @@ def find_origins_of_many(
     read: dict[int, list[int]] = defaultdict(list)
     for link in store.links(executions=set(makers.values()), read=True):
         read[link.execution].append(link.artifact)
-    rows = {artifact.id for artifact in known if may_hold_rows(artifact.kind)}
+    rows = {artifact.id for artifact in known if may_hold_rows(artifact)}
     unread = {i for ids in read.values() if rows.isdisjoint(ids) for i in ids}
     found = {artifact.id: artifact for artifact in store.artifacts_by_id(unread)}
-    rows.update(artifact.id for artifact in found.values() if may_hold_rows(artifact.kind))
+    rows.update(artifact.id for artifact in found.values() if may_hold_rows(artifact))
     direct: dict[str, list[Artifact]] = {name: [] for name in names.values()}
     for model, maker in makers.items():
         if model not in trained and rows.isdisjoint(read[maker]):
-            direct[names[model]] = [found[i] for i in sorted(read[maker]) if found[i].kind == Model.kind]
+            direct[names[model]] = [found[i] for i in sorted(read[maker]) if found[i].is_a(Model)]
     further = find_origins_of_many(store, [*itertools.chain(*direct.values())]) if any(direct.values()) else {}
     return {
         name: [*made_of, *itertools.chain(*(further[each.name] for each in made_of))]
@@ -292,7 +292,7 @@ def _log_of_data(artifact: Artifact) -> str:
 
     The same are those of one channel with the same files, learned from the same spans. Without files, nothing says so.
     """
-    if artifact.kind != Model.kind or not artifact.content or not artifact.size_bytes:
+    if not artifact.is_a(Model) or not artifact.content or not artifact.size_bytes:
         return ""
     same = digest("model", artifact.content, repr(artifact.properties.get("spans")))
     return f"{artifact.name.rpartition('/')[0]}={same}"

@@ -79,7 +79,7 @@ class Champion(Resolver):
 
     def _refuse_other_pusher(self, nodes: Mapping[str, Node]) -> None:
         components = [node for node in nodes.values() if isinstance(node, Component)]
-        pushers = [node.name for node in components if any(c.kind is PushedModel for c in node.outputs.values())]
+        pushers = [n.name for n in components if any(issubclass(c.kind, PushedModel) for c in n.outputs.values())]
         if self.pushed_by is not None and self.pushed_by not in pushers:
             raise PipelineError(
                 f"{self.name} counts the pushes of {self.pushed_by!r} (pushed_by=), which is no Pusher of this "

@@ -149,7 +149,7 @@ def _with_models_above(history: History, model: Artifact) -> Iterator[Model]:
     while todo:
         each = todo.pop()
         yield each
-        read = [a for a in itertools.chain(*history.store.producer(each).inputs.values()) if a.kind == Model.kind]
+        read = [a for a in itertools.chain(*history.store.producer(each).inputs.values()) if a.is_a(Model)]
         base = [] if each.base is None else [history.store.artifact(each.base)]
         todo += [above.as_kind(Model) for above in (*base, *read) if above.name not in seen]
         seen.update(above.name for above in todo)

@@ -36,8 +36,8 @@ class Published:
         draft = _draft(Examples, span=span, version=version, split_names=["train"], **properties)
         return self._publish("Ingest", "examples", draft)
 
-    def a_model(self, *, blessed=None, spans=None, base=None, inputs=()):
-        model = self._publish("Train", "model", _draft(Model, spans=spans, base=base), inputs=inputs)
+    def a_model(self, *, kind=Model, blessed=None, spans=None, base=None, inputs=()):
+        model = self._publish("Train", "model", _draft(kind, spans=spans, base=base), inputs=inputs)
         if blessed is not None:
             verdict = _draft(Blessing, blessed=int(blessed), current_model=model.name, current_model_id=model.id)
             self._publish("Evaluate", "blessing", verdict)

@@ -44,4 +44,4 @@ def _is_made_of(model: Channel, judged: Channel) -> bool:
     if not isinstance(model.producer, Component):
         return False
     read = [channel for channels in model.producer.inputs.values() for channel in channels]
-    return not any(may_hold_rows(each.kind.kind) for each in read) and any(_is_made_of(each, judged) for each in read)
+    return not any(may_hold_rows(each.kind) for each in read) and any(_is_made_of(each, judged) for each in read)

@@ -174,7 +174,7 @@ def _refuse_without_graph(node: str, channels: Sequence[Channel]) -> None:
     for channel in channels:
         source = published_channel(channel)
         outputs = source.producer.outputs.items() if source.producer is not None else ()
-        key = next((key for key, output in outputs if output.kind is TransformGraph), None)
+        key = next((key for key, output in outputs if issubclass(output.kind, TransformGraph)), None)
         if key is not None:
             raise PipelineError(
                 f"{node} is trained on the features of {source.node}, and its model needs the graph that makes them: "

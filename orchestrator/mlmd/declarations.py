@@ -28,6 +28,7 @@ ARTIFACT_PROPERTIES: Mapping[str, int] = {
     "size_bytes": _STRING,  # an integer column ends at 2 GB
     "created": _STRING,
     "producer": _INT,
+    "base_kinds": _STRING,
 }
 """The typed properties of every artifact type; the first three as TFX's Examples have them."""
 

@@ -58,10 +58,10 @@ _STATE_OF = {number: state for state, number in _STATES.items()}
 _OWN = "own:"
 """The prefix of an artifact's own properties that have a name of `_NOT_OWN`."""
 
-_NOT_OWN = frozenset({*READ_BY_OTHERS, "files", "split_names"})
+_NOT_OWN = frozenset({*READ_BY_OTHERS, "files", "base_kinds", "split_names"})
 """Custom properties that are not the artifact's own, or may have pieces of a typed one beside them."""
 
-_FACTS = frozenset({"content", "files", "size_bytes", "created", "producer"})
+_FACTS = frozenset({"content", "files", "size_bytes", "created", "producer", "base_kinds"})
 """The typed properties of an artifact that are not properties of ours."""
 
 
@@ -315,6 +315,7 @@ def artifact_message(artifact: Artifact, where: Places, *, type_id: int, produce
         "size_bytes": str(artifact.size_bytes),
         "created": _iso(artifact.created),
         "producer": producer.id,
+        "base_kinds": list(artifact.base_kinds) or None,
     }
     custom = dict(artifact.properties)
     for own in ("span", "version"):
@@ -343,6 +344,7 @@ def artifact_of(row: ArtifactRow, where: Places) -> Artifact:
         id=row.id,
         name=row.name,
         kind=row.type,
+        base_kinds=decode(facts["base_kinds"]) if "base_kinds" in facts else (),  # type: ignore[arg-type]  # as we wrote it
         created=_time(facts.get("created")),
         content=str(decode(facts.get("content", ""))),
         files=decode(facts["files"]) if "files" in facts else None,  # type: ignore[arg-type]  # as we wrote it

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from spanwise.orchestrator.artifact import Artifact, Value
+from spanwise.orchestrator.artifact import Artifact, SpanRows, Value
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, UsageError
 from spanwise.orchestrator.verdict import Verdict, read_verdicts_on
@@ -181,7 +181,7 @@ class ArtifactRecord:
 
     def _row_files(self, split: str | None) -> list[Path]:
         splits = self.artifact.properties.get("split_names")
-        if not isinstance(splits, list) or self.kind not in ("Examples", "InferenceResult"):
+        if not isinstance(splits, list) or not self.artifact.is_a(SpanRows):
             raise UsageError(f"{self.name} is {self.kind}, which holds no rows. Its files are in {self.artifact.uri}")
         if split is not None and split not in splits:
             raise UsageError(f"{self.name} has no split {split!r}; it has: {', '.join(map(str, splits))}.")

@@ -125,7 +125,7 @@ def _made(executions: list[Execution]) -> Iterator[Artifact]:
         for e in reversed(executions)
         if e.state.succeeded and e.reused is None and not e.chosen
         for a in itertools.chain(*e.outputs.values())
-        if a.kind == Model.kind
+        if a.is_a(Model)
     )
 
 

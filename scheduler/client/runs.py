@@ -194,7 +194,7 @@ class RunRecord:
     def artifacts(self, kind: str | None = None) -> list[ArtifactRecord]:
         """What its nodes published, reused or chose, each once; all, or of one type."""
         made = (row for e in self.session.store.executions(self.run) for row in e.outputs.values())
-        return [a for a in records_of(self.session, made) if kind in (None, a.kind)]
+        return [a for a in records_of(self.session, made) if kind is None or a.artifact.has_kind(kind)]
 
     def logs(self, node: str | None = None) -> list[NodeLog]:
         """What its nodes printed, or one of them.

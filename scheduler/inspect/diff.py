@@ -60,8 +60,8 @@ def compare_runs(store: Store, before: Run, after: Run) -> list[Difference]:
         *_compare_records(before, after),
         *_compare_states(one, other),
         *(d for pair in executed for d in _compare_cache_keys(*pair, calendar)),
-        *(d for pair in both for d in _compare_files(*pair, Schema.kind, _compare_schemas)),
-        *(d for pair in both for d in _compare_files(*pair, Statistics.kind, _compare_statistics)),
+        *(d for pair in both for d in _compare_files(*pair, Schema, _compare_schemas)),
+        *(d for pair in both for d in _compare_files(*pair, Statistics, _compare_statistics)),
         *(d for pair in both for d in _compare_metrics(*pair)),
         *(d for pair in both for d in _compare_durations(*pair)),
     ]
@@ -116,13 +116,13 @@ Compare: TypeAlias = Callable[[Path, Path], Iterator[tuple[str, str | None, str 
 """Compares the folders of two artifacts; yields (what, before, after, note)."""
 
 
-def _compare_files(before: Execution, after: Execution, kind: str, compare: Compare) -> Iterator[Difference]:
+def _compare_files(before: Execution, after: Execution, kind: type[Artifact], compare: Compare) -> Iterator[Difference]:
     for key in before.outputs.keys() & after.outputs.keys():
         pairs = zip(_of_kind(before.outputs[key], kind), _of_kind(after.outputs[key], kind), strict=False)
         for one, other in pairs:
             if one.content == other.content:
                 continue
-            topic = {Schema.kind: "schema", Statistics.kind: "statistics"}[kind]
+            topic = "schema" if kind is Schema else "statistics"
             try:
                 for what, was, now, note in compare(one.path, other.path):
                     yield Difference(topic=topic, where=after.node, what=what, before=was, after=now, note=note)
@@ -131,8 +131,8 @@ def _compare_files(before: Execution, after: Execution, kind: str, compare: Comp
                 yield Difference(topic=topic, where=after.node, what=key, before=one.name, after=other.name, note=note)
 
 
-def _of_kind(found: Sequence[Artifact], kind: str) -> list[Artifact]:
-    return [artifact for artifact in found if artifact.kind == kind]
+def _of_kind(found: Sequence[Artifact], kind: type[Artifact]) -> list[Artifact]:
+    return [artifact for artifact in found if artifact.is_a(kind)]
 
 
 def _compare_schemas(before: Path, after: Path) -> Iterator[tuple[str, str | None, str | None, str]]:
@@ -271,7 +271,7 @@ def _metrics(execution: Execution) -> dict[str, float]:
     found: dict[str, float] = {}
     for artifact in itertools.chain(*execution.outputs.values()):
         metrics = artifact.properties.get("metrics")
-        if artifact.kind == Evaluation.kind and isinstance(metrics, dict):
+        if artifact.is_a(Evaluation) and isinstance(metrics, dict):
             found |= {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     return found
 

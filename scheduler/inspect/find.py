@@ -156,7 +156,8 @@ def artifact(store: Store, reference: str, root: Path) -> Artifact:
 def no_artifacts_message(store: Store, pipeline: str | None, kind: str | None) -> str:
     """The message when no artifact matched, with the closest type and the types that recent runs have published."""
     names = store.pipelines() if pipeline is None else [pipeline]
-    kinds = sorted({a.kind for name in names for a in itertools.islice(_published(store, name, None), _KINDS_AMONG)})
+    recent = [a for name in names for a in itertools.islice(_published(store, name, None), _KINDS_AMONG)]
+    kinds = sorted({name for a in recent for name in (a.kind, *a.base_kinds)})
     if kind is None or kind in kinds or not kinds:
         return "No such artifact was published here."
     near = difflib.get_close_matches(kind, kinds, n=1) or [k for k in kinds if kind.lower() in k.lower()]
@@ -173,7 +174,8 @@ def _published(store: Store, pipeline: str, kind: str | None) -> Iterator[Artifa
     for record in store.runs(pipeline):
         for execution in reversed(store.executions(record)):
             if execution.state is State.COMPLETE:
-                yield from (a for key in execution.outputs for a in _made(execution, key) if kind in (None, a.kind))
+                made = (a for key in execution.outputs for a in _made(execution, key))
+                yield from (a for a in made if kind is None or a.has_kind(kind))
 
 
 def _made(execution: Execution, key: str) -> Iterator[Artifact]:
@@ -224,7 +226,7 @@ def _of_span(store: Store, calendars: Mapping[str, Calendar], text: str, kind: s
         for address, calendar in channels.items()
         if calendar in spans
         for artifact in store.of_span(address, spans[calendar])
-        if kind in (None, artifact.kind) and artifact_calendar(artifact, calendar) is calendar
+        if (kind is None or artifact.has_kind(kind)) and artifact_calendar(artifact, calendar) is calendar
     ]
 
 

@@ -6,6 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spanwise.orchestrator.artifact import Artifact, Blessing, Evaluation
 from spanwise.orchestrator.run import Execution, Run
@@ -13,6 +14,9 @@ from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Standing, find_joint_standings, find_origins_of_many
 from spanwise.scheduler.formatting import format_spans, run_calendar
 from spanwise.scheduler.inspect import records
+
+_Judgements: TypeAlias = dict[type[Evaluation | Blessing], Artifact]
+"""The evaluation and the blessing that one execution has made, by their kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +49,14 @@ def find_figures(store: Store, models: Sequence[Artifact]) -> dict[int, LastEval
     """
     groups = _group(store, models)
     ids = {artifact.id for group in groups.values() for artifact in group}
-    found: dict[int, dict[str, Artifact]] = defaultdict(dict)
+    found: dict[int, _Judgements] = defaultdict(dict)
     for execution, made in _list_judges(store, ids):
         for model in _find_judged(store, execution, made):
             found[model] |= made
     return {
         model.id: LastEvaluation(
-            evaluation=_first_of(found, groups[model.name], Evaluation.kind),
-            blessing=_first_of(found, groups[model.name], Blessing.kind),
+            evaluation=_first_of(found, groups[model.name], Evaluation),
+            blessing=_first_of(found, groups[model.name], Blessing),
         )
         for model in models
     }
@@ -86,30 +90,33 @@ def _group(store: Store, models: Sequence[Artifact]) -> dict[str, list[Artifact]
     return {model.name: [model, *origins[model.name]] for model in models}
 
 
-def _first_of(found: Mapping[int, Mapping[str, Artifact]], group: Sequence[Artifact], kind: str) -> Artifact | None:
+def _first_of(
+    found: Mapping[int, _Judgements], group: Sequence[Artifact], kind: type[Evaluation | Blessing]
+) -> Artifact | None:
     return next((made[kind] for model in group if kind in (made := found.get(model.id, {}))), None)
 
 
-def _list_judges(store: Store, models: Collection[int]) -> list[tuple[Execution, dict[str, Artifact]]]:
+def _list_judges(store: Store, models: Collection[int]) -> list[tuple[Execution, _Judgements]]:
     """The executions that read models and have measured or judged one, oldest first, with what they have made."""
     readers = {link.execution for link in store.links(artifacts=models, read=True)}
     links = store.links(executions=readers, read=False) if readers else []
     made = {a.id: a for a in store.artifacts_by_id({link.artifact for link in links})}
-    judged: dict[int, dict[str, Artifact]] = defaultdict(dict)
+    judged: dict[int, _Judgements] = defaultdict(dict)
     for link in links:
         artifact = made.get(link.artifact)
-        if artifact is not None and artifact.kind in (Evaluation.kind, Blessing.kind):
-            judged[link.execution][artifact.kind] = artifact
+        for kind in (Evaluation, Blessing):
+            if artifact is not None and artifact.is_a(kind):
+                judged[link.execution][kind] = artifact
     executions = store.executions_by_id(list(judged))
     return [(e, judged[e.id]) for e in executions if e.state.succeeded and not (e.chosen or e.supplied or e.replay)]
 
 
-def _find_judged(store: Store, execution: Execution, made: Mapping[str, Artifact]) -> set[int]:
+def _find_judged(store: Store, execution: Execution, made: _Judgements) -> set[int]:
     """The models that an execution has judged: the one that its blessing names, else what it read, except a baseline.
 
     The blessing of a cached result names the model that was read then; this one reads the same, published again.
     """
-    blessing = made.get(Blessing.kind)
+    blessing = made.get(Blessing)
     named = None if blessing is None else blessing.properties.get("current_model_id")
     if isinstance(named, int) and execution.reused is None:
         return {named}

@@ -16,7 +16,7 @@ from spanwise.orchestrator.store import Address, Store
 MOST_OUTPUTS = 100
 """Of one execution; a node that has more has ingested many spans at once, and trains nothing."""
 
-_AGGREGATES = frozenset(kind.kind for kind in (Statistics, TransformCache, TransformGraph))  # of other spans as well
+_AGGREGATES = (Statistics, TransformCache, TransformGraph)  # of other spans as well
 
 
 def list_made(store: Store, runs: Collection[Run]) -> dict[str, list[tuple[Execution, Artifact]]]:
@@ -33,7 +33,7 @@ def list_made(store: Store, runs: Collection[Run]) -> dict[str, list[tuple[Execu
 
 def is_trained(execution: Execution, artifact: Artifact) -> bool:
     """Whether an execution has trained this model, rather than reused it."""
-    return artifact.kind == Model.kind and execution.reused is None
+    return artifact.is_a(Model) and execution.reused is None
 
 
 def find_window(store: Store, model: Artifact, address: Address) -> frozenset[int]:
@@ -45,7 +45,7 @@ def find_window(store: Store, model: Artifact, address: Address) -> frozenset[in
 
 def _passes_examples(read: Artifact, made: Artifact) -> bool:
     """Whether a model learned from what it read here: an export from its model, but not one from its base."""
-    return made.properties.get("base") != read.name and read.kind not in _AGGREGATES and passes_rows(read, made)
+    return made.properties.get("base") != read.name and not read.is_a(*_AGGREGATES) and passes_rows(read, made)
 
 
 Learned: TypeAlias = Mapping[str, Mapping[int, Artifact]]

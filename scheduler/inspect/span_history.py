@@ -187,7 +187,7 @@ class SpanHistory:
     def _read_window(self, store: Store, executions: Collection[Execution]) -> None:
         """The window of the newest model that these have made; other nodes choose spans for their own purposes."""
         made = list_outputs(store, sorted(executions, key=lambda e: -e.id), most=MOST_OUTPUTS)
-        for model in (a for _, artifacts in made for a in artifacts if a.kind == Model.kind):
+        for model in (a for _, artifacts in made for a in artifacts if a.is_a(Model)):
             if window := find_window(store, model, self.address):
                 self.version += window != self.window
                 self.window = window
@@ -263,7 +263,7 @@ def ingesting_channels(store: Store, pipeline: str) -> dict[Address, Calendar]:
         if any(execution.inputs.values()):
             continue
         for key, made in execution.outputs.items():
-            if any(a.kind == Examples.kind and isinstance(a.properties.get("span"), int) for a in made):
+            if any(a.is_a(Examples) and isinstance(a.properties.get("span"), int) for a in made):
                 default = run_calendar(store.run(pipeline, execution.run))
                 found[Address(pipeline, execution.node, key)] = records.artifact_calendar(made[0], default)
     return found

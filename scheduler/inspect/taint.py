@@ -254,7 +254,7 @@ def _find_successor(store: Store, address: Address, before: int, now: Execution)
         return None
     read = store.execution(now.id).inputs
     for key, models in store.execution(before).inputs.items():
-        others = [_address(a) for a in read.get(key, ()) if a.kind == Model.kind]
+        others = [_address(a) for a in read.get(key, ()) if a.is_a(Model)]
         if others and address not in others and any(_address(a) == address for a in models):
             return others[0]
     return None
@@ -271,7 +271,7 @@ def _ingesting_channels(store: Store, pipeline: str) -> list[Address]:
         for execution in found
         if not any(execution.inputs.values())
         for key, made in execution.outputs.items()
-        if any(a.properties.get("span") is not None and a.kind not in JUDGEMENTS for a in made)
+        if any(a.properties.get("span") is not None and not a.is_a(*JUDGEMENTS) for a in made)
     ]
 
 
@@ -312,7 +312,7 @@ def _missing_span_message(
 
 
 def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
-    models = sorted((a for a in found.artifacts.values() if a.kind == Model.kind), key=lambda a: a.id)
+    models = sorted((a for a in found.artifacts.values() if a.is_a(Model)), key=lambda a: a.id)
     origins = find_origins_of_many(store, models, found.artifacts.values())
     pushes = _list_pushes(store, found, origins)
     for model in models:
@@ -324,9 +324,9 @@ def _models(store: Store, found: Lineage) -> Iterator[TaintedModel]:
         yield TaintedModel(
             model=model,
             run=_run(step),
-            bases=tuple(a.name for a in read if a.kind == Model.kind and a.name == base),
-            origins=tuple(a.name for a in read if a.kind == Model.kind and a.name != base),
-            directly=any(a.kind != Model.kind for a in read),
+            bases=tuple(a.name for a in read if a.is_a(Model) and a.name == base),
+            origins=tuple(a.name for a in read if a.is_a(Model) and a.name != base),
+            directly=any(not a.is_a(Model) for a in read),
             replay=step.execution.replay,
             pushes=tuple(pushes[model.name]),
         )
@@ -338,7 +338,7 @@ def _list_pushes(store: Store, found: Lineage, origins: Mapping[str, Sequence[Ar
     by_name = {a.name: a for a in found.artifacts.values()}
     for artifact in sorted(found.artifacts.values(), key=lambda a: a.id):
         model = by_name.get(str(artifact.properties.get("model")))
-        if artifact.kind == PushedModel.kind and artifact.properties.get("pushed") and model is not None:
+        if artifact.is_a(PushedModel) and artifact.properties.get("pushed") and model is not None:
             serves = served.serves(artifact, model)
             push = ModelPush(artifact=artifact, destination=_destination(artifact), serves=serves)
             for each in (model, *origins.get(model.name, ())):

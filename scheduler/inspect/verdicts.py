@@ -11,7 +11,7 @@ from spanwise.orchestrator.verdict import Standing, Verdict, find_standings, rea
 from spanwise.scheduler.formatting import Document, format_table, iso_time, single_line
 from spanwise.scheduler.inspect.judged_models import find_blessings
 
-_MARKS: dict[str, Mark] = {Examples.kind: "accepted", Model.kind: "blessed"}
+_MARKS: dict[type[Artifact], Mark] = {Examples: "accepted", Model: "blessed"}
 
 
 def describe_standing(standing: Standing) -> str:
@@ -26,10 +26,10 @@ def describe_verdicts(store: Store, artifacts: Iterable[Artifact]) -> dict[int, 
     What people said of a model holds for what was made of it, as by an export. Evaluators say it in their blessings.
     """
     judged = list(artifacts)
-    accepted = [artifact for artifact in judged if artifact.kind == Examples.kind]
+    accepted = [artifact for artifact in judged if artifact.is_a(Examples)]
     said = find_standings(store, "accepted", accepted)
     standings = {artifact.id: said[artifact.name] for artifact in accepted}
-    blessed = find_blessings(store, [artifact for artifact in judged if artifact.kind == Model.kind])
+    blessed = find_blessings(store, [artifact for artifact in judged if artifact.is_a(Model)])
     standings |= {model: standing for model, standing in blessed.items() if standing.personal is not None}
     found = (
         (artifact.id, describe_standing(standings[artifact.id])) for artifact in judged if artifact.id in standings
@@ -52,7 +52,7 @@ def format_verdicts(store: Store, artifacts: Sequence[Artifact]) -> str:
 
 def list_verdicts(store: Store, artifacts: Iterable[Artifact]) -> list[Value]:
     """All verdicts on artifacts for programs, each artifact's oldest first."""
-    marks = {artifact: mark for artifact in artifacts if (mark := _MARKS.get(artifact.kind)) is not None}
+    marks = {artifact: mark for artifact in artifacts for kind, mark in _MARKS.items() if artifact.is_a(kind)}
     names = {artifact.name for artifact in marks}
     found = (
         verdict

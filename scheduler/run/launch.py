@@ -285,7 +285,7 @@ def push_command(executions: Iterable[Execution], elsewhere: Sequence[str] = ())
 
 
 def _is_model(artifact: Artifact) -> bool:
-    return artifact.kind == Model.kind
+    return artifact.is_a(Model)
 
 
 def outcome_document(outcome: RunOutcome) -> Document:

@@ -83,7 +83,7 @@ def _address_of(model: Artifact) -> Address:
 
 def _made_of(store: Store, model: Artifact) -> list[Artifact]:
     """The models that were made of a model by components that read no rows, such as exports, newest first."""
-    made = (a for e in store.consumers(model) for found in e.outputs.values() for a in found if a.kind == Model.kind)
+    made = (a for e in store.consumers(model) for found in e.outputs.values() for a in found if a.is_a(Model))
     direct = {a.name: a for a in made if model.id in {origin.id for origin in find_origins(store, a)}}
     found = {each.name: each for a in direct.values() for each in (a, *_made_of(store, a))}
     return sorted(found.values(), key=lambda artifact: artifact.id, reverse=True)
@@ -152,7 +152,7 @@ def _refuse_without_reason(because: str) -> None:
 
 def _refuse_others(store: Store, model: Artifact) -> None:
     """Refuses what is no model, and that of a replay."""
-    if model.kind != Model.kind:
+    if not model.is_a(Model):
         raise UsageError(f"{model.name} is {model.kind}, not Model. List the models: spanwise artifacts --type Model")
     if store.producer(model).replay:
         raise UsageError(
@@ -187,7 +187,7 @@ def _refuse_unservable(store: Store, pusher: Node, model: Artifact) -> None:
 
     A person who has blessed it since has overruled that too.
     """
-    judges = {(c.node, c.key) for read in pusher.inputs.values() for c in read if c.kind is InfraBlessing}
+    judges = {(c.node, c.key) for read in pusher.inputs.values() for c in read if issubclass(c.kind, InfraBlessing)}
     found = (
         (execution, artifact)
         for each in (model, *find_origins(store, model))
@@ -221,8 +221,10 @@ def _find_pusher(store: Store, pipeline: Pipeline, model: Artifact | None, node:
     """The node that pushes, and the channel from which it reads; of several, the one that reads this model's."""
     pushers: dict[str, Channel] = {}
     for name, each in pipeline.nodes.items():
-        if isinstance(each, Component) and any(output.kind is PushedModel for output in each.outputs.values()):
-            for channel in (c for channels in each.inputs.values() for c in channels if c.kind is Model):
+        if isinstance(each, Component) and any(
+            issubclass(output.kind, PushedModel) for output in each.outputs.values()
+        ):
+            for channel in (c for channels in each.inputs.values() for c in channels if issubclass(c.kind, Model)):
                 pushers[name] = channel
     if node is not None and node not in pushers:
         raise UsageError(f"{pipeline.name!r} has no Pusher {node!r}; it has: {', '.join(pushers) or 'none'}.")

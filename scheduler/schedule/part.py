@@ -211,7 +211,7 @@ def _is_learned(pipeline: Pipeline, resolver: Node, second: Collection[str]) -> 
             return True
         for channel in made:
             gate = passed_by(channel, node)
-            passes = channel.kind.kind not in JUDGEMENTS if gate is None else _place(gate.source) in carried
+            passes = not issubclass(channel.kind, JUDGEMENTS) if gate is None else _place(gate.source) in carried
             carried |= {_place(channel)} if passes else set()
     return False
 

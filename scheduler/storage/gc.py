@@ -324,7 +324,7 @@ def _decide(
     marks = _marks(context, [a for a in artifacts if a.id not in own and a.id not in uses])
     known = {**uses, **marks}
     kept = (a for a in artifacts if a.id in known or a.id in own)
-    companions = _companions(context.store, [a for a in kept if a.kind == Model.kind])
+    companions = _companions(context.store, [a for a in kept if a.is_a(Model)])
     decisions = combine_reasons(artifacts, known, own, companions=companions)
     return sorted(decisions, key=lambda decision: decision.artifact.id)
 
@@ -361,7 +361,7 @@ def _find_marked(store: Store, mark: str, artifacts: Sequence[Artifact]) -> Coll
     first = store.find_claims(mark, [*itertools.chain(*(names for _, names in asked))])
     judged = [artifact for artifact, names in asked if not first.keys().isdisjoint(names)] if first else []  # few are
     blessed = {name for name, standing in find_standings(store, "blessed", judged).items() if standing.holds()}
-    rest = {a.name: a for a in artifacts if a.kind == Model.kind and a.name not in blessed}
+    rest = {a.name: a for a in artifacts if a.is_a(Model) and a.name not in blessed}
     origins = find_origins_of_many(store, rest.values(), artifacts)
     exports = {name: [rest[name], *made_of] for name, made_of in origins.items() if made_of}
     of_exports = find_joint_standings(store, exports)
@@ -371,9 +371,8 @@ def _find_marked(store: Store, mark: str, artifacts: Sequence[Artifact]) -> Coll
 def _companions(store: Store, models: Iterable[Artifact]) -> dict[int, list[int]]:
     """By model, the transform graph that it is served with and the model it was warm-started from."""
     lineage = walk(store, models, Direction.UP, depth=1)
-    needed = (TransformGraph.kind, Model.kind)
     return {
-        model: [i for i in step.inputs if lineage.artifacts[i].kind in needed]
+        model: [i for i in step.inputs if lineage.artifacts[i].is_a(TransformGraph, Model)]
         for model in lineage.start
         if (step := lineage.producer(model)) is not None
     }
@@ -415,7 +414,7 @@ class _Collection:
     def mark_all(self) -> None:
         """Marks the removals, `BATCH` at a time, and sets them aside."""
         # Models before the graphs that they are served with, which go only if they do.
-        removals = sorted(self._plan.removals, key=lambda artifact: artifact.kind == TransformGraph.kind)
+        removals = sorted(self._plan.removals, key=lambda artifact: artifact.is_a(TransformGraph))
         try:
             for first in range(0, max(len(removals), 1), BATCH):  # at least once, for what was interrupted
                 with _leased(self._context, self._plan.pipeline) as mine:
@@ -440,7 +439,7 @@ class _Collection:
             self._seen = (newest.number, newest.state)
         marks = _marks(self._context, candidates)
         kept = {a.id for a in candidates if a.id in self._used or a.id in marks}
-        models = [a for a in candidates if a.id in kept and a.kind == Model.kind]
+        models = [a for a in candidates if a.id in kept and a.is_a(Model)]
         self._needed.update(*_companions(self._store, models).values())
         return [a for a in candidates if a.id not in kept and a.id not in self._needed]
 

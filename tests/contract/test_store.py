@@ -251,6 +251,7 @@ def test_any_properties_of_an_artifact_come_back_equal(store, given_properties):
             "created": "then",
             "producer": "me",
             "kind": "k",
+            "base_kinds": ["Examples"],
             "name": 1,
         },
     ],
@@ -264,6 +265,27 @@ def test_properties_that_have_a_column_or_the_name_of_a_field_come_back_equal(st
     assert found.properties == given_properties
     assert {k: type(v) for k, v in found.properties.items()} == {k: type(v) for k, v in given_properties.items()}
     assert (found.content, found.size_bytes, found.created) == (made.content, made.size_bytes, made.created)
+
+
+def test_what_the_kind_of_an_artifact_extends_comes_back(store):
+    """By every way to read one, in processes that do not load the project; a kind that extends none has nothing."""
+    drafts = [
+        Artifact(f"/models/{number}", kind="Boosted", base_kinds=kinds, properties={"base_kinds": "mine"})
+        for number, kinds in enumerate([("Trees", "Model"), (), tuple(f"Model{n}" for n in range(500))])
+    ]
+    execution = publish(store, MODELS, *drafts)
+    made = execution.outputs[MODELS.key]
+
+    ways = [
+        made,
+        [store.artifact(each.name) for each in made],
+        store.artifacts_by_id([each.id for each in made]),
+        store.execution(execution.id).outputs[MODELS.key],
+        [*store.newest(MODELS)][::-1],
+    ]
+    for found in ways:
+        assert [each.base_kinds for each in found] == [each.base_kinds for each in drafts]
+        assert {each.properties["base_kinds"] for each in found} == {"mine"}
 
 
 # --- runs

@@ -16,7 +16,14 @@ from spanwise.orchestrator import (
     PushedModel,
     Statistics,
 )
-from spanwise.orchestrator.artifact import Judgement, Property, missing_properties, normalize_draft, properties_of
+from spanwise.orchestrator.artifact import (
+    Judgement,
+    Property,
+    SpanRows,
+    missing_properties,
+    normalize_draft,
+    properties_of,
+)
 
 
 class Forecast(Artifact):
@@ -187,6 +194,39 @@ def test_a_value_that_json_cannot_say_is_refused(value):
 def test_kinds_have_the_names_that_the_metadata_shows():
     """A kind is named like its class, or as it says."""
     assert (Forecast.kind, Statistics.kind, Blessing.kind) == ("Forecast", "ExampleStatistics", "ModelBlessing")
+
+
+class Local(Forecast):
+    """One that extends another kind of the same project."""
+
+
+class Boosted(Model):
+    """One that extends a kind of the product."""
+
+
+@pytest.mark.parametrize(
+    ("made_as", "kinds", "others"),
+    [
+        (Model, [Model], [Examples, Boosted]),
+        (Boosted, [Model, Boosted], [Examples, SpanRows]),
+        (Local, [Forecast, Local], [Model]),
+        (Examples, [SpanRows, Examples], [Model]),
+    ],
+)
+def test_what_extends_a_kind_is_of_that_kind(made_as, kinds, others):
+    """Also in a process that knows only what is recorded; every artifact is an Artifact."""
+    recorded = Artifact("/a", id=7, kind=made_as.kind, base_kinds=made_as.base_kinds)
+
+    for each in (made_as("/a"), recorded, recorded.as_kind(Artifact), recorded.with_content("c0ffee", 1)):
+        assert all(each.is_a(kind) for kind in (*kinds, Artifact))
+        assert not any(each.is_a(kind) for kind in others)
+        assert each.is_a(*others, *kinds)
+
+
+def test_of_an_older_record_only_the_name_of_its_kind_counts():
+    """It says nothing of what the kind extends."""
+    assert Artifact("/a", id=7, kind="Model").is_a(Model)
+    assert not Artifact("/a", id=7, kind="Boosted").is_a(Model)
 
 
 def test_a_split_is_a_folder_of_examples(tmp_path):

@@ -2,10 +2,15 @@
 
 import pytest
 
-from spanwise.orchestrator import ParameterError, PipelineError, ResolutionError, WindowIncomplete
+from spanwise.orchestrator import Model, ParameterError, PipelineError, ResolutionError, WindowIncomplete
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.resolvers import UnseenSpans
+
+
+class Boosted(Model):
+    """A kind of a project."""
+
 
 GATED = (GatedSource("Ingest", "examples", ("Gate",)),)
 
@@ -143,11 +148,12 @@ def test_what_is_made_of_a_model_that_learned_a_refused_span_is_passed_over(publ
     assert chosen(published, gated=GATED) == ([3], clean.name)
 
 
-def test_what_is_made_of_a_model_has_learned_its_spans(published):
+@pytest.mark.parametrize("kind", [Model, Boosted])
+def test_what_is_made_of_a_model_has_learned_its_spans(published, kind):
     """An ensemble that records the one day on which it weighed its models was judged on a day that one had learned."""
     read = [published.span(span) for span in (1, 2, 3)]
     before = published.a_model(spans=[1], inputs=read[:1])
-    member = published.a_model(spans=[2, 3], inputs=read[1:])
+    member = published.a_model(kind=kind, spans=[2, 3], inputs=read[1:])
     published.a_model(spans=[1], inputs=[member, read[0]])
 
     assert chosen(published) == ([3], before.name)

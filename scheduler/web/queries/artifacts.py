@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from markupsafe import Markup
 
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, SpanRows
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import DamagedArtifact, NotRecorded, UsageError
 from spanwise.orchestrator.lineage import Direction, Lineage, walk
@@ -118,7 +118,7 @@ def _short(value: object) -> str:
 
 def _preview(record: ArtifactRecord) -> tuple[Preview | None, str]:
     """The first rows; read by row group, so that a large file costs no more than a small one."""
-    if record.kind not in ("Examples", "InferenceResult"):
+    if not record.artifact.is_a(SpanRows):
         return None, ""
     try:
         import pyarrow.parquet as pq

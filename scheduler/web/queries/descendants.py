@@ -33,7 +33,7 @@ def draw_descendants(store: Store, found: TaintReport) -> Markup:
             str(artifact.id),
             artifact.kind,
             "/".join(artifact.name.split("/")[1:]),
-            "failed" if artifact in found.wrong else "here" if artifact.kind == Model.kind else "",
+            "failed" if artifact in found.wrong else "here" if artifact.is_a(Model) else "",
             artifact_url(artifact.id),
         )
         for artifact in shown

@@ -87,7 +87,7 @@ def _describe(site: WebSite, version: ArtifactRecord, report: TaintReport | None
     """The newest statistics and the newest anomalies of this publication; the pages of each are in its folder."""
     found: dict[tuple[str, str], ArtifactRecord] = {}
     for artifact in report.others if report is not None else ():
-        if artifact.kind in (Statistics.kind, Anomalies.kind) and artifact.properties.get("span") == version.span:
+        if artifact.is_a(Statistics, Anomalies) and artifact.properties.get("span") == version.span:
             record = ArtifactRecord(version.session, artifact, version.calendar)
             found[record.kind, record.node] = record
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from spanwise.orchestrator.artifact import Model
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.inspect.taint import number_of_version, split_span, trace_taint
 from spanwise.scheduler.web.pages import Page
@@ -18,10 +19,9 @@ def show_artifact(site: WebSite, ask: Ask) -> Page:
     """One artifact; `depth` is how far its lineage is drawn."""
     depth = ask.number("depth", 2, least=1, most=6)
     view = read_artifact(site, ask.path["id"], depth)
-    facts = {"view": view, "record": view.record, "depth": depth}
-    return Page(
-        "artifact.html", view.record.name, facts, view.record.pipeline, "models" if view.record.kind == "Model" else ""
-    )
+    is_model = view.record.artifact.is_a(Model)
+    facts = {"view": view, "record": view.record, "depth": depth, "is_model": is_model}
+    return Page("artifact.html", view.record.name, facts, view.record.pipeline, "models" if is_model else "")
 
 
 def show_models(site: WebSite, ask: Ask) -> Page:
