@@ -218,10 +218,13 @@ def check_given(node: Resolver, window: SpanResolver, history: History) -> None:
     """Checks that a window reads what its source gave last for each span that it wants, this run's own above all.
 
     Raises:
-        ResolutionError: it leaves something out, since a higher version was published before, or a gate withholds it.
+        ResolutionError: it leaves something out, since a higher version was published before, a gate withholds it, or
+            it is in another artifact of the same version.
     """
     mine = {} if history.as_of else {span_of(a): a for a in history.mine if "span" in a.properties}
-    for wanted in window.explain(history):
+    explained = window.explain(history)
+    history.refuse_parts(wanted.span for wanted in explained if wanted.chosen is not None)
+    for wanted in explained:
         own = mine.get(wanted.span)
         if wanted.chosen is not None:
             _check_kind(node, node.source, wanted.chosen)

@@ -10,7 +10,8 @@ from functools import cached_property
 
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar, Version
-from spanwise.orchestrator.lineage import Direction, may_hold_rows, passes_rows, walk
+from spanwise.orchestrator.errors import ResolutionError
+from spanwise.orchestrator.lineage import Direction, find_makers, may_hold_rows, passes_rows, walk
 from spanwise.orchestrator.making import find_making
 from spanwise.orchestrator.renewal import current_of_span, current_of_spans, current_without_span
 from spanwise.orchestrator.run import Execution, Run
@@ -86,8 +87,15 @@ class History:
         return [] if self.withheld(span) is not None else self.published(span)
 
     def newest_version(self, span: int) -> Artifact | None:
-        """The newest version of a span that counts; of a version with several artifacts, the current one."""
-        return next(reversed(self.of_span(span)), None)
+        """The newest version of a span that counts; of one that was published several times, the current artifact.
+
+        Raises:
+            ResolutionError: it consists of several artifacts.
+        """
+        found = self.of_span(span)
+        if found:
+            self.refuse_parts([span])
+        return found[-1] if found else None
 
     def newest_span(self) -> int | None:
         """The highest span that was published, or ingested to be made into one of these: it may have been refused."""
@@ -109,6 +117,22 @@ class History:
         """All artifacts of a span, whether it counts or not; the one that a window would read is the last."""
         found = _by_version(self._current(span), self.calendar)
         return [a.as_kind(self.kind) for a in found if self._is_visible(a)]
+
+    def refuse_parts(self, spans: Iterable[int]) -> None:
+        """Refuses spans of which the newest version consists of several artifacts: one of them is not that span.
+
+        Raises:
+            ResolutionError: one execution has made several of the same version.
+        """
+        there = [published for span in spans if (published := self.published(span))]
+        parts = next((found for found in find_parts(self.store, there) if len(found) > 1), None)
+        if parts is not None:
+            node, key = self.address.node, self.address.key
+            raise ResolutionError(
+                f"{node} made {len(parts)} artifacts of span {self._label(parts[-1])} in one execution, and only "
+                f"{parts[-1].name} would be read: resolvers choose one for each span.\nPublish one for each span, with "
+                f"a split or a file for each part, or connect {node.lower()}[{key!r}] itself, without a resolver."
+            )
 
     def last_given(self, span: int) -> Artifact | None:
         """The artifact of a span, of any version, that was published or reused last."""
@@ -492,6 +516,14 @@ def versions_of(
     The last of them is the one that windows read, and that supersedes the others.
     """
     return _by_version(current_of_span(store, address, span, as_of=as_of), calendar)
+
+
+def find_parts(store: Store, spans: Iterable[Sequence[Artifact]]) -> list[list[Artifact]]:
+    """Of the artifacts of each span, by version: the last, and others of its version that were made with it."""
+    newest = [[a for a in found if version_of(a) == version_of(found[-1])] for found in spans]
+    asked = {a.id for found in newest if len(found) > 1 for a in found}
+    makers = find_makers(store.links(artifacts=asked, read=False)) if asked else {}
+    return [[a for a in found if makers.get(a.id) == makers.get(found[-1].id)] for found in newest]
 
 
 def _by_version(found: Iterable[Artifact], calendar: Calendar | None) -> list[Artifact]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from spanwise.orchestrator.artifact import Artifact, Examples, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
-from spanwise.orchestrator.history import identity_of
+from spanwise.orchestrator.history import find_parts, identity_of, versions_of
 from spanwise.orchestrator.node_history import find_newest_successes, list_outputs
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.store import Address, SpanSummary, Store, summarize_span
@@ -209,10 +209,11 @@ class SpanHistory:
     def statuses(self, store: Store, first: int, last: int) -> dict[int, SpanStatus]:
         """The status of every span of a range, gaps included."""
         judged = self._read_verdicts(store, first, last) if last - first < MOST_JUDGED else {}
+        corrected = self._list_corrected(store, first, last)
         with self._lock:
-            return {span: self._status(span, judged.get(span)) for span in range(first, last + 1)}
+            return {span: self._status(span, judged.get(span), corrected) for span in range(first, last + 1)}
 
-    def _status(self, span: int, judged: SpanStatus | None) -> SpanStatus:
+    def _status(self, span: int, judged: SpanStatus | None, corrected: Collection[int]) -> SpanStatus:
         entry, run = self.entries.get(span), self.runs.get(span)
         if run is not None and run.state is State.RUNNING:
             return SpanStatus.RUNNING
@@ -221,9 +222,20 @@ class SpanHistory:
         learned = self.learned.get(span, ())
         if judged is SpanStatus.REFUSED if judged else run is not None and run.refused:
             return SpanStatus.TAINTED if any(a.name == entry.name for a in learned) else SpanStatus.REFUSED
-        if any(identity_of(a) != (entry.version, entry.content) for a in learned):
+        if span in corrected:
             return SpanStatus.TAINTED
         return SpanStatus.WAITING if span in self.waiting else SpanStatus.INGESTED
+
+    def _list_corrected(self, store: Store, first: int, last: int) -> set[int]:
+        """The spans of which a model that serves has learned what is not current."""
+        others = {
+            span: {identity_of(a) for a in self.learned.get(span, ())} - {(entry.version, entry.content)}
+            for span in range(first, last + 1)
+            if (entry := self.entries.get(span)) is not None
+        }
+        asked = [span for span, found in others.items() if found]
+        current = find_parts(store, [versions_of(store, self.address, span, None) for span in asked])
+        return {span for span, parts in zip(asked, current, strict=True) if others[span] - {*map(identity_of, parts)}}
 
     def _read_verdicts(self, store: Store, first: int, last: int) -> Mapping[int, SpanStatus]:
         judged = {}

@@ -20,7 +20,7 @@ from pathlib import Path
 from spanwise.orchestrator.artifact import Artifact, Model, PushedModel
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, StorageError, UsageError
-from spanwise.orchestrator.history import identity_of, versions_of
+from spanwise.orchestrator.history import find_parts, identity_of, versions_of
 from spanwise.orchestrator.lineage import JUDGEMENTS, Direction, Lineage, Step, passes_rows, walk
 from spanwise.orchestrator.making import find_making
 from spanwise.orchestrator.node_history import find_newest_successes, find_renamed
@@ -173,7 +173,7 @@ def trace_taint(
     if not versions:
         raise NotRecorded(_missing_span_message(store, pipeline, itertools.chain(*theirs.values()), span, calendar))
     published = sorted(itertools.chain(*versions.values()), key=lambda a: a.id)
-    superseded = [a for found in versions.values() for a in _superseded(found)]
+    superseded = [a for found in versions.values() for a in _superseded(store, found)]
     if version is None:
         wrong = superseded or published  # all are publications of the one newest version
     else:
@@ -285,9 +285,10 @@ def _group_channels(store: Store, pipeline: str) -> dict[Address, list[Address]]
     return groups
 
 
-def _superseded(versions: Sequence[Artifact]) -> list[Artifact]:
+def _superseded(store: Store, versions: Sequence[Artifact]) -> list[Artifact]:
     """Those that are not current. The same version published again, as when its files were gone, supersedes nothing."""
-    return [a for a in versions if identity_of(a) != identity_of(versions[-1])]
+    current = {identity_of(a) for found in find_parts(store, [versions]) for a in found}
+    return [a for a in versions if identity_of(a) not in current]
 
 
 def number_of_version(artifact: Artifact) -> int:

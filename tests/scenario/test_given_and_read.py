@@ -7,11 +7,25 @@ from typing import ClassVar
 
 import pytest
 
-from spanwise.orchestrator import Calendar, Component, Examples, Input, Model, Output, Pipeline, UsageError
+from spanwise.orchestrator import (
+    Calendar,
+    Component,
+    Examples,
+    Input,
+    Model,
+    Output,
+    Outputs,
+    Pipeline,
+    UsageError,
+    past,
+)
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.run_request import RunRequest
+from spanwise.orchestrator.store import Address
 from spanwise.orchestrator.testing import Trial
-from spanwise.resolvers import Fixed, LatestSpans, Previous, RollingWindow
+from spanwise.resolvers import Fixed, Latest, LatestSpans, Previous, RollingWindow
+from spanwise.scheduler.inspect.span_history import SpanHistory, SpanStatus
+from spanwise.scheduler.inspect.taint import trace_taint
 
 
 class Ingest(Component):
@@ -160,6 +174,98 @@ def test_fixed_spans_are_read_as_a_window_reads_them(trial):
     assert "(v5) of span 3, but Clean gave p/Clean/clean/3/2 (v1) last" in down["Window"].error
     assert "but Ingest gave p/Ingest/examples/3/3 (v6) since" in behind["Window"].error
     assert learned(trial.run(pipeline(version=6, fixed=True), span=3)) == "3v6"
+
+
+# --- spans of several artifacts
+
+
+class Shops(Component):
+    """Publishes one artifact for each shop of a span, in one execution."""
+
+    prepared: ClassVar = ("span",)
+
+    def prepare(self, run, history):
+        return {"span": run.span}
+
+    def run(self, examples: Outputs[Examples], span: int, shops: str) -> None:
+        for shop in shops:
+            draft = examples.new()
+            draft.span, draft.version, draft.split_names = span, 1, ["train"]
+            (draft.path / "rows").write_text(shop)
+
+
+class Count(Component):
+    def run(self, examples: Input[list[Examples]], model: Output[Model]) -> None:
+        (model.path / "saw").write_text("".join((a.path / "rows").read_text() for a in examples))
+        model.spans = sorted({a.span for a in examples})
+
+
+def of_shops(*choose, shops="abc"):
+    """A pipeline that learns from the shops of the run, and from what a resolver chooses of all spans."""
+    source = Shops(shops=shops)
+    chosen = [each(source["examples"]) for each in choose]
+    learn = Count(examples=source["examples"], name="Learn")
+    return Pipeline("p", [source, learn, *chosen, *(Count(examples=c["examples"], name=f"By{c.name}") for c in chosen)])
+
+
+BY_SPAN = {
+    "RollingWindow": lambda source: RollingWindow(source, size=2, since=1),
+    "LatestSpans": lambda source: LatestSpans(source, n=2),
+    "Fixed": lambda source: Fixed(source, first=1, last=1),
+    "Latest": Latest,
+    "Latest(n=2)": lambda source: Latest(source, n=2, name="Two"),
+    "Latest(past)": lambda source: Latest(past("Shops", "examples", Examples), name="Past"),
+    "Previous": Previous,
+}
+
+
+@pytest.mark.parametrize("resolver", BY_SPAN)
+def test_one_artifact_of_several_is_not_read_as_a_span(trial, resolver):
+    """A window read the last shop of each span, and lineage said that the span was learned: it fails, and says the way."""
+    trial.run(of_shops(), span=1)
+
+    run = trial.run(of_shops(BY_SPAN[resolver]), span=2)
+
+    error = run[next(node for node in run.states if run[node].error)].error
+    assert "Shops made 3 artifacts of span " in error
+    assert (
+        "Publish one for each span, with a split or a file for each part, or connect shops['examples'] itself" in error
+    )
+
+
+def test_a_window_reads_nodes_that_may_publish_several_artifacts(trial):
+    """One for each span, and the same span again in another run."""
+    window = BY_SPAN["RollingWindow"]
+    trial.run(of_shops(window, shops="a"), span=1)
+    trial.run(of_shops(window, shops="b"), span=1)
+    run = trial.run(of_shops(window, shops="c"), span=2)
+
+    assert (run["ByRollingWindow"].outputs["model"][0].path / "saw").read_text() == "bc"
+
+
+def test_several_artifacts_of_a_span_do_not_supersede_each_other(trial):
+    """`tainted` called all but one corrected, and no artifact is wrong that was read directly, until there is another."""
+    trial.run(of_shops(), span=1)
+    found = trace_taint(trial.store, "p", 1)
+    trial.run(of_shops(shops="abd"), span=1)
+    corrected = trace_taint(trial.store, "p", 1)
+
+    assert ([a.name for a in found.wrong], found.corrected) == ([f"p/Shops/examples/1/{n}" for n in (1, 2, 3)], False)
+    assert ([a.name for a in corrected.wrong], corrected.corrected) == (["p/Shops/examples/1/3"], True)
+
+
+def test_a_span_of_several_artifacts_is_not_tainted_by_one_of_them(trial):
+    """The page of the spans compared what a model that serves had learned with the last artifact of the span."""
+    learned = trial.run(of_shops(), span=1)["Shops"].outputs["examples"]
+    statuses = []
+    for shops in ("abc", "abd"):
+        trial.run(of_shops(shops=shops), span=1)
+        history = SpanHistory(Address("p", "Shops", "examples"), Calendar.NUMBER)
+        history.refresh(trial.store)
+        history.learned = {1: learned}  # as of a model that was pushed
+        statuses.append(history.statuses(trial.store, 1, 1)[1])
+
+    assert statuses == [SpanStatus.INGESTED, SpanStatus.TAINTED]
 
 
 # --- what a span was made from
