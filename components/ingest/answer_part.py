@@ -2,6 +2,10 @@
 
 With a key, the answer is in its order, and whoever reads it in however many parts writes the same bytes. All parts see
 the database at one moment: they share a snapshot, which PostgreSQL has. Any other database is read in one part.
+
+Each part runs the query for itself, which may answer otherwise each time: `row_number()` without an order numbers rows
+as they are found, `random()` draws again. So PostgreSQL finds rows in one order, and a sum that it makes of the whole
+answer has to be that of the parts.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ log = logging.getLogger("spanwise.ingest")
 
 _KEY = re.compile(r'[A-Za-z_]\w*|"[^"]+"')
 _WORD = 2**64
+#: One number for all that is in a row of PostgreSQL, which hands on no bytes that could be hashed alike here and there.
+_ROW_HASH = "hashtextextended((answer.*)::text, 0)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +61,7 @@ class AnswerSum:
     total: int  #: of the hashes of the rows, modulo 2**64
     mixed: int  #: of their squares
     schema: str  #: names and types
+    hashed: int = 0  #: of a part: the sum of the hashes that PostgreSQL has made of its rows, modulo 2**64
 
 
 def check_key(key: str, who: str) -> None:
@@ -74,7 +81,8 @@ def fetch_answer(request: AnswerRequest, partitions: int, beam: BeamSettings, sc
 
     Raises:
         ParameterError: the key is no column of whole numbers, or not unique.
-        UnreadableInput: the database cannot be reached, refuses, or fails while it answers.
+        UnreadableInput: the database cannot be reached, refuses, or fails while it answers; or the parts are not those
+            of one answer.
     """
     if request.key is None:
         return _write_part(request)
@@ -82,8 +90,15 @@ def fetch_answer(request: AnswerRequest, partitions: int, beam: BeamSettings, sc
         if partitions == 1 or not database.shares_snapshots:
             return _write_part(_ordered(request))
         # the snapshot lives as long as this connection's transaction
-        parts = _divide(request, database, partitions, scratch)
+        parts, hashed = _divide(request, database, partitions, scratch)
         sums = _read(parts, beam, scratch)
+    if sum(each.hashed for each in sums) % _WORD != hashed:
+        raise UnreadableInput(
+            f"{request.node}.query gives other rows each time that it is run, so {len(parts)} ranges of {request.key} "
+            "are not those of one answer. Such are row_number() and LIMIT without an ORDER BY of unique columns, "
+            "random(), now(), TABLESAMPLE without REPEATABLE, and sums of floats. Change the query, or read it in one "
+            "piece: partitions=1."
+        )
     _join([Path(part.file) for part in parts], Path(request.file), f"{request.node}.query")
     return AnswerSum(
         rows=sum(each.rows for each in sums),
@@ -93,27 +108,33 @@ def fetch_answer(request: AnswerRequest, partitions: int, beam: BeamSettings, sc
     )
 
 
-def _ordered(request: AnswerRequest, condition: str = "TRUE") -> AnswerRequest:
-    wrapped = request.query.wrap("SELECT * FROM (", f") AS answer WHERE {condition} ORDER BY {request.key}")
-    return replace(request, query=wrapped)
+def _ordered(request: AnswerRequest, condition: str = "TRUE", columns: str = "*") -> AnswerRequest:
+    after = f") AS answer WHERE {condition} ORDER BY {request.key}"
+    return replace(request, query=request.query.wrap(f"SELECT {columns} FROM (", after))  # noqa: S608  ours
 
 
-def _divide(request: AnswerRequest, database: Database, partitions: int, scratch: Path) -> list[AnswerRequest]:
-    ends = []
-    for name in ("min", "max"):
-        query = request.query.wrap(f"SELECT {name}({request.key}) FROM (", ") AS answer")  # noqa: S608  a name
-        found = database.one(query, request.span, request.calendar, f"the {name}imum of {request.key}")
+def _divide(
+    request: AnswerRequest, database: Database, partitions: int, scratch: Path
+) -> tuple[list[AnswerRequest], int]:
+    """The parts, and the sum of the hashes of all their rows."""
+    snapshot = database.share_snapshot()
+    database.scan_in_order()
+    asked = f"SELECT min({request.key}), max({request.key}), sum({_ROW_HASH})::text FROM ("  # noqa: S608  a name
+    with database.query(request.query.wrap(asked, ") AS answer"), request.span, request.calendar) as answer:
+        lowest, highest, hashed = (column[0].as_py() for column in answer.read_all().columns)
+    for found in (lowest, highest):
         if found is not None and (not isinstance(found, int) or isinstance(found, bool)):
             raise ParameterError(
                 f"{request.node}.partition_by names {request.key}, which holds {found!r}; it has to hold whole numbers."
             )
-        ends.append(found)
-    lowest, highest = ends
-    snapshot = database.share_snapshot()
-    return [
-        replace(_ordered(request, condition), snapshot=snapshot, file=str(scratch / f"answer-{number:03}.arrow"))
+    columns = f"answer.*, {_ROW_HASH}"
+    parts = [
+        replace(
+            _ordered(request, condition, columns), snapshot=snapshot, file=str(scratch / f"answer-{number:03}.arrow")
+        )
         for number, condition in enumerate(_conditions(str(request.key), lowest, highest, partitions))
     ]
+    return parts, int(hashed or 0) % _WORD
 
 
 def _conditions(key: str, lowest: int | None, highest: int | None, partitions: int) -> Iterator[str]:
@@ -159,12 +180,16 @@ def _write_part(request: AnswerRequest) -> AnswerSum:
 
     who = f"{request.node}.query"
     rows, total, mixed = 0, 0, 0
+    hashed: list[int] = []
     with connect(request.connection, request.node) as database:
         if request.snapshot is not None:
             database.take_snapshot(request.snapshot)
+        if request.key is not None:
+            database.scan_in_order()
         facts = {"connection": request.connection, "query": request.query.fill(request.span, request.calendar)}
         log.info("query-started", extra=facts)
-        with database.query(request.query, request.span, request.calendar) as reader:
+        with database.query(request.query, request.span, request.calendar) as answer:
+            reader = answer if request.snapshot is None else _take_hashes(answer, hashed)
             schema = answer_schema(reader.schema, who)
             batches: Iterable[pa.RecordBatch] = rebatch(reader, schema, who)
             if request.key is not None:
@@ -177,7 +202,22 @@ def _write_part(request: AnswerRequest) -> AnswerSum:
                     total = (total + _sum(hashes)) % _WORD
                     mixed = (mixed + _sum(hashes * hashes)) % _WORD
     mark = schema.to_string(show_field_metadata=False, show_schema_metadata=False)
-    return AnswerSum(rows=rows, total=total, mixed=mixed, schema=mark)
+    return AnswerSum(rows=rows, total=total, mixed=mixed, schema=mark, hashed=sum(hashed) % _WORD)
+
+
+def _take_hashes(reader: pa.RecordBatchReader, hashed: list[int]) -> pa.RecordBatchReader:
+    """The answer without its last column, the hashes of the rows, whose sums are appended to `hashed`."""
+    import numpy as np
+    import pyarrow as pa
+
+    schema = pa.schema(list(reader.schema)[:-1])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            hashed.append(_sum(batch.columns[-1].to_numpy().view(np.uint64)))
+            yield pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def check_order(batches: Iterable[pa.RecordBatch], schema: pa.Schema, key: str, node: str) -> Iterator[pa.RecordBatch]:

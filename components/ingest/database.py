@@ -148,12 +148,13 @@ class Database:
         return _is_postgresql(self.scheme)
 
     def share_snapshot(self) -> str:
-        """The name of this moment, for other connections, until this one is closed.
+        """The name of this moment, which all queries here see from now on, for other connections until this is closed.
 
         Raises:
             UnreadableInput: the database refuses.
         """
         with self.translate_errors("shares no snapshot"), self.connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             cursor.execute("SELECT pg_export_snapshot()")
             return str(cursor.fetchone()[0])
 
@@ -166,6 +167,21 @@ class Database:
         with self.translate_errors("has no such snapshot any more"), self.connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+
+    def scan_in_order(self) -> None:
+        """Finds rows that a query does not order as they lie in their tables, which is the same each time it is run.
+
+        Other databases are left as they are.
+
+        Raises:
+            UnreadableInput: the database refuses.
+        """
+        if not _is_postgresql(self.scheme):
+            return
+        with self.translate_errors("refuses to scan in order"), self.connection.cursor() as cursor:
+            # otherwise from where another scan of the table is, and by several workers in turn
+            cursor.execute("SET LOCAL synchronize_seqscans = off")
+            cursor.execute("SET LOCAL max_parallel_workers_per_gather = 0")
 
     def one(self, query: Query, span: int, calendar: Calendar, what: str) -> object:
         """The one value that a query gives; None when it gives null, or nothing.

@@ -530,6 +530,34 @@ def test_all_ranges_are_of_one_moment(postgresql):
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
+def test_rows_that_a_query_does_not_order_are_found_in_one_order(postgresql, asks, partitions):
+    """No scan begins where another is, and no workers take turns: `row_number()` numbers rows alike in each range."""
+    settings = "current_setting('synchronize_seqscans') || current_setting('max_parallel_workers_per_gather')"
+    query = f"SELECT row_number() OVER () AS id, {settings} AS found FROM generate_series(1, 9)"
+
+    made = table(asks(None, query, partition_by="id", partitions=partitions))
+
+    assert made.to_pylist() == [{"id": number, "found": "off0"} for number in range(1, 10)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT i AS id, pg_backend_pid() AS asked FROM generate_series(1, 9) AS i",
+        "SELECT row_number() OVER (ORDER BY random()) AS id, i FROM generate_series(1, 99) AS i",
+        "SELECT i AS id, ARRAY[random()] AS drawn, 'a' AS answer FROM generate_series(1, 9) AS i",
+    ],
+)
+def test_ranges_that_are_not_those_of_one_answer_are_refused(postgresql, asks, query):
+    """Each range runs the query for itself; where it answers otherwise each time, rows would be lost and doubled."""
+    failed = asks(None, query, partition_by="id", partitions=3)
+
+    assert "gives other rows each time that it is run, so 3 ranges of id are not those of one answer" in failed.error
+    assert not failed.outputs
+    assert asks(None, query, partition_by="id").error is None
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize(
     ("query", "key", "said"),
     [
