@@ -20,8 +20,10 @@ BATCH_ROWS = 1 << 16
 
 #: Types of PostgreSQL that its driver hands on as numbers of another meaning.
 _DISGUISED = {"money": "numeric", "oid": "bigint", "regclass": "text", "regproc": "text", "regtype": "text"}
-#: The first day and instant that PostgreSQL has: its infinities lie before them, as the driver hands them on.
+#: The first day and instant that PostgreSQL has. As the driver hands them on, its infinities lie before them, and so
+#: does, wrapped around, an instant after the last that Arrow has.
 _FIRST_DAY, _FIRST_MICROSECOND = -2_440_588, -2_440_588 * 86_400_000_000
+_INFINITIES = -(2**63) + 946_684_800_000_000 - np.arange(2)
 _DAY_MICROSECONDS = 86_400_000_000
 
 
@@ -30,7 +32,7 @@ def answer_schema(schema: pa.Schema, who: str) -> pa.Schema:
 
     Raises:
         ParameterError: two columns have one name.
-        UnreadableInput: a column is of a type that has no form in Arrow or Parquet.
+        UnreadableInput: a column is of a type that has no form in Arrow or Parquet, or a composite type of PostgreSQL.
     """
     repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if repeated:
@@ -38,17 +40,25 @@ def answer_schema(schema: pa.Schema, who: str) -> pa.Schema:
     for field in schema:
         named = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
         plain = named.removeprefix("_")
+        array = "[]" if plain != named else ""
         cast_to = _DISGUISED.get(plain, "text")
+        converted = f'"{field.name}"::{cast_to}{array}'
         hurdle = obstacle(field.type)
         if plain in _DISGUISED:
-            hurdle = f"is of type {named}, which the driver gives as a plain number"
+            hurdle = f"is of type {plain}{array}, which the driver gives as a plain number"
+        elif named and pa.types.is_nested(_element_type(field.type)):
+            hurdle = f"is of type {plain}{array}, and what is inside its values is not checked"
+            converted = f'to_json("{field.name}")::text'
         if hurdle is not None:
-            array = "[]" if named.startswith("_") else ""
             raise UnreadableInput(
                 f"{who}: column '{field.name}' {hurdle}. Convert it in the query: "
-                f'"{field.name}"::{cast_to}{array} AS "{field.name}", or CAST(… AS {cast_to}).'
+                f'{converted} AS "{field.name}", or CAST(… AS {cast_to}).'
             )
     return pa.schema([(field.name, stored_type(field.type)) for field in schema])
+
+
+def _element_type(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if pa.types.is_list(type_) else type_
 
 
 def rebatch(reader: Iterable[pa.RecordBatch], schema: pa.Schema, who: str) -> Iterator[pa.RecordBatch]:
@@ -103,8 +113,15 @@ def _check_times(array: pa.Array[Any], name: str, who: str) -> None:
         _check_times(inside_lists(array)[0][0], name, who)
     elif kind == pa.date32() and (_numbers(array, pa.int32()) < _FIRST_DAY).any():
         raise _infinite_error(name, "date", who)
-    elif pa.types.is_timestamp(kind) and kind.unit == "us" and (_numbers(array) < _FIRST_MICROSECOND).any():
-        raise _infinite_error(name, "timestamp", who)
+    elif pa.types.is_timestamp(kind) and kind.unit == "us":
+        wrapped = (numbers := _numbers(array))[numbers < _FIRST_MICROSECOND]
+        if np.isin(wrapped, _INFINITIES).any():
+            raise _infinite_error(name, "timestamp", who)
+        if wrapped.size:
+            raise UnreadableInput(
+                f"{who}: column '{name}' has a timestamp after the year 294246, which Arrow does not have. Convert it "
+                f'in the query: "{name}"::text AS "{name}".'
+            )
     elif kind == pa.time64("us") and (_numbers(array) >= _DAY_MICROSECONDS).any():
         raise UnreadableInput(
             f"{who}: column '{name}' has the time 24:00, which no other system has. Convert it in the query: "

@@ -251,7 +251,10 @@ def _is_postgresql(scheme: str) -> bool:
 
 
 def _is_postgresql_array(field: pa.Field[Any]) -> bool:
-    return (field.metadata or {}).get(b"POSTGRESQL:type", b"").startswith(b"_")
+    import pyarrow as pa
+
+    # a type that somebody has given such a name is none
+    return pa.types.is_list(field.type) and (field.metadata or {}).get(b"POSTGRESQL:type", b"").startswith(b"_")
 
 
 def _path(url: str) -> str:

@@ -360,11 +360,21 @@ def test_a_long_answer_is_written_in_pieces(database, asks):
         ("int4range(1, 3)", "has no Arrow type"),
         ("ARRAY[[1, 2], [3, 4]]", 'Convert it in the query: array_to_json("v")::text AS "v"'),
         ("CASE k WHEN 1 THEN NULL ELSE ARRAY[[1], [3]] END", "column 'v' has an array of several dimensions"),
-        ("ROW(1, 'a')", "the database refuses the query"),
+        ("ROW(1, 'a')", "is of type record, and what is inside its values is not checked"),
+        ("timestamp '294276-12-31'", "has a timestamp after the year 294246, which Arrow does not have. Convert it"),
+        ("ARRAY[timestamptz '294247-02-01']", "has a timestamp after the year 294246"),
+        ("ROW(1, '12.34')::item", "is of type item, and what is inside its values is not checked"),
+        ("ARRAY[ROW(1, '12.34')::item]", 'Convert it in the query: to_json("v")::text AS "v"'),
+        ("ROW(1)::_named", "is of type named[]"),
+        ("ARRAY['{{1, 2}, {3, 4}}'::ints]", "is of type ints[]"),
     ],
 )
 def test_what_has_no_form_outside_postgresql_is_refused_by_name(postgresql, asks, expression, said):
     """Neither raw bytes nor cents nor the year 5,877,612 are ingested; the message says what to write in the query."""
+    postgresql.do("CREATE TYPE item AS (sku int, price money)")
+    postgresql.do("CREATE TYPE _named AS (sku int)")
+    postgresql.do("CREATE DOMAIN ints AS int[]")
+
     failed = asks(None, f"SELECT k, {expression} AS v FROM generate_series(1, 2) AS k")
 
     assert said in failed.error
@@ -375,6 +385,8 @@ def test_what_has_no_form_outside_postgresql_is_refused_by_name(postgresql, asks
 def test_the_table_of_types_is_right_about_postgresql(postgresql, monkeypatch):
     """What the page of sources says of each type."""
     postgresql.do("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    postgresql.do("CREATE TYPE item AS (sku int, price money)")
+    postgresql.do("CREATE DOMAIN ints AS int[]")
     found = {}
     for shown, (expression, _) in POSTGRESQL.items():
         query = Query.parse(f"SELECT {expression} AS v", "q")
@@ -392,6 +404,7 @@ def test_the_table_of_types_is_right_about_postgresql(postgresql, monkeypatch):
 def test_what_postgresql_has_is_ingested_value_by_value(postgresql, asks):
     """The limits of each type, exact numbers as text, and what the messages advise for the others."""
     postgresql.do("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    postgresql.do("CREATE TYPE item AS (sku int, price money)")
     rows = {
         "9223372036854775807::int8": ("int64", 2**63 - 1),
         "'-32768'::int2": ("int16", -32768),
@@ -412,6 +425,7 @@ def test_what_postgresql_has_is_ingested_value_by_value(postgresql, asks):
         "ARRAY[]::text[]": ("list<element: string>", []),
         "'[0:1]={5,6}'::int[]": ("list<element: int32>", [5, 6]),
         "array_to_json(ARRAY[[1, 2], [3, 4]])::text": ("string", "[[1,2],[3,4]]"),
+        "to_json(ARRAY[ROW(1, '12.34')::item])::text": ("string", '[{"sku":1,"price":"$12.34"}]'),
         "'sad'::mood": ("string", "sad"),
         "'12.34'::money::numeric": ("string", "12.34"),
         "(interval '1 month 2 days')::text": ("string", "1 mon 2 days"),
