@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from spanwise.components.ingest.fingerprint import fingerprint as fingerprint_of
 from spanwise.components.ingest.fingerprint import stamp as stamp_of
@@ -363,11 +363,12 @@ def choose_comparison(past: History, span: int, version: int | None, digest: str
 
     They are those of the span before, leaving out those that a gate or a person has refused: what is wrong with one
     span must not be asked of the next. The oldest span is compared with the one after it, of which it may lack columns
-    that came later. What was ingested before is compared with what it was compared with then: else the
-    arrival of other spans would make unchanged files a new artifact, or an error. `digest` is that of the input; None
-    where it is not known beforehand, and then the version alone tells.
+    that came later, but none that it had itself when it was ingested before. The same input is compared with what it
+    was compared with then: else the arrival of other spans would make unchanged files a new artifact, or an error.
+    `digest` is that of the input; None where it is not known beforehand, and then the version alone tells, if any.
     """
-    for known in reversed(past.of_span(span)):
+    identified = version is not None or digest is not None
+    for known in reversed(past.of_span(span)) if identified else ():
         if known.properties.get("version") == version and digest in (None, known.properties.get("fingerprint")):
             then = past.store.producer(known).parameters
             if "previous" in then and "compare" in then:
@@ -378,7 +379,13 @@ def choose_comparison(past: History, span: int, version: int | None, digest: str
         return {"previous": _columns(past, below), "compare": "all"}
     after = itertools.takewhile(lambda other: other > span, past.spans())
     above = next((other for other in reversed([*after]) if not _is_refused(past, other)), None)
-    return {"previous": None if above is None else _columns(past, above), "compare": "shared"}
+    if above is None:
+        return {"previous": None, "compare": "shared"}
+    columns = _columns(past, above)
+    if past.newest_version(span) is None or _is_refused(past, span):
+        return {"previous": columns, "compare": "shared"}
+    before = _columns(past, span)
+    return {"previous": {name: columns[name] for name in columns if name in before}, "compare": "all"}
 
 
 def _is_refused(past: History, span: int) -> bool:
@@ -393,10 +400,10 @@ def _in_order(previous: object, columns: object) -> object:
     return {name: previous[name] for name in dict.fromkeys([*columns, *previous]) if name in previous}
 
 
-def _columns(past: History, span: int) -> object:
+def _columns(past: History, span: int) -> dict[str, str]:
     artifact = past.newest_version(span)
     assert artifact is not None, "history gave this span"
-    return artifact.properties.get("columns")
+    return cast("dict[str, str]", artifact.properties.get("columns"))
 
 
 def ingest_compared(plan: IngestPlan, compare: Literal["all", "shared"]) -> IngestReport:

@@ -273,6 +273,19 @@ def test_the_oldest_span_is_held_against_the_next_but_may_lack_its_new_columns(f
     assert properties(field.ingest(1))["columns"] == {"x": "double"}
 
 
+def test_the_oldest_span_may_not_lose_a_column_that_it_had(field):
+    """What a new version lacks came not later; it would be missing values in a window. A column of its own may go."""
+    field.arrive("2/v1/a.csv", "x,y,z", "1,2,3")
+    field.arrive("1/v1/a.csv", "x,y,own", "1,2,3")
+    field.ingest(2)
+    field.ingest(1)
+    field.arrive("1/v2/a.csv", "x", "1")
+
+    assert "column 'y' (int64 in the previous span) is missing" in field.ingest(1).error
+    field.arrive("1/v3/a.csv", "x,y", "1,2")
+    assert properties(field.ingest(1))["columns"] == {"x": "int64", "y": "int64"}
+
+
 def test_the_oldest_span_may_not_contradict_the_next(field):
     """A type that cannot become that of the next span is an error."""
     field.arrive("2/v1/a.csv", "x", "1")

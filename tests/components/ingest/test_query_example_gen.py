@@ -268,6 +268,18 @@ def test_the_columns_are_compared_with_the_span_before(database, asks):
     assert "column 'fare' (double in the previous span) is missing" in failed.error
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_a_column_that_a_span_loses_when_it_is_queried_again_is_an_error(sqlite, asks, order):
+    """Whichever span was ingested first: nothing says that its rows are the same, so they are compared anew."""
+    for span in order:
+        assert asks(span, "SELECT {SPAN} AS v, 0.5 AS w", calendar="number").error is None
+
+    for span in order:
+        failed = asks(span, "SELECT {SPAN} AS v", calendar="number")
+
+        assert "column 'w' (double in the previous span) is missing" in failed.error
+
+
 def test_what_is_wrong_with_an_answer_is_to_be_changed_in_the_query(database, asks):
     """No message names a parameter that files alone have, or the file in which the answer waits."""
     asks(DAY - 1)
