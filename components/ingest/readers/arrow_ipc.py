@@ -69,12 +69,9 @@ def read(
     """
     del dialect
     row = descriptor.first_line
-    with _open_file(descriptor.path) as (reader, source):
-        for batch in _batches(reader, descriptor):
-            yield fit(batch, columns, descriptor, row, reject)
-            row += batch.num_rows
-        if isinstance(reader, pa.ipc.RecordBatchStreamReader):
-            _refuse_wrong_end(descriptor.path, source)
+    for batch in _batches(descriptor):
+        yield fit(batch, columns, descriptor, row, reject)
+        row += batch.num_rows
 
 
 def _refuse_wrong_end(path: str, source: pa.NativeFile) -> None:
@@ -95,14 +92,14 @@ def _refuse_wrong_end(path: str, source: pa.NativeFile) -> None:
         )
 
 
-def _batches(
-    reader: pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader, descriptor: Descriptor
-) -> Iterator[pa.RecordBatch]:
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        for index in range(descriptor.start, descriptor.stop or 0):
-            yield _checked(reader.get_batch(index))
-    else:
-        yield from map(_checked, reader)
+def _batches(descriptor: Descriptor) -> Iterator[pa.RecordBatch]:
+    with _open_file(descriptor.path) as (reader, source):
+        if isinstance(reader, pa.ipc.RecordBatchFileReader):
+            for index in range(descriptor.start, descriptor.stop or 0):
+                yield _checked(reader.get_batch(index))
+        else:
+            yield from map(_checked, reader)
+            _refuse_wrong_end(descriptor.path, source)
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -126,6 +123,7 @@ def _size(path: str) -> int:
 def _open_file(
     path: str,
 ) -> Iterator[tuple[pa.ipc.RecordBatchFileReader | pa.ipc.RecordBatchStreamReader, pa.NativeFile]]:
+    """An open file, with the errors of reading as ours; what is done with the rows is not done inside."""
     if _size(path) == 0:
         raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
     try:

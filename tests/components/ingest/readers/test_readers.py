@@ -6,6 +6,7 @@ import json
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -272,6 +273,41 @@ def test_parquet_pieces_are_runs_of_row_groups(tmp_path):
     assert pieces[-1].stop == 10
     assert [piece.first_line for piece in pieces] == [1 + 10 * piece.start for piece in pieces]
     assert read(str(tmp_path / "a.parquet"), Dialect(part_bytes=200), {"a": pa.int64()}) == {"a": list(range(100))}
+
+
+TAG = pa.dictionary(pa.int8(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.list_(TAG), [["a"], ["b", "a"], None]),
+        (pa.struct([("x", TAG)]), [{"x": "a"}, {"x": "b"}, {"x": None}]),
+        (pa.map_(pa.string(), TAG), [[("k", "a")], [("k", "b")], []]),
+    ],
+)
+def test_dictionaries_inside_values_are_read_over_row_groups(tmp_path, type_, values):
+    """Each row group of Parquet has a dictionary of its own."""
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"v": pa.array(values, type_)}), path, row_group_size=1)
+
+    assert read(path, Dialect(), infer(path, Dialect()))["v"] == values
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_an_error_in_what_is_done_with_rows_is_not_one_of_the_file(tmp_path, name):
+    """A disk that is full when a rejected row is set aside does not make the input a damaged file."""
+
+    def no_room(rejected):
+        raise OSError(28, "No space left on device")
+
+    path, table = str(tmp_path / name), pa.table({"v": ["x"]})
+    pq.write_table(table, path) if name.endswith("parquet") else pa.feather.write_feather(table, path)
+    (descriptor,) = reader_of(format_of(path)).describe(path, format_of(path), Dialect()).descriptors
+    column = Column(name="v", type=pa.int64(), source="pinned")
+
+    with pytest.raises(OSError, match="No space left"):
+        list(reader_of(format_of(path)).read(descriptor, Dialect(), [column], no_room))
 
 
 def test_arrow_pieces_are_runs_of_batches(tmp_path):
