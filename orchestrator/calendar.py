@@ -32,6 +32,9 @@ _DAYS_PER_WEEK = 7
 _DAYS_BEFORE_EPOCH = 3  # 1970-W01 began on Monday 1969-12-29
 _ALWAYS_IN_LAST_WEEK = (12, 28)  # month and day
 
+_LIKELY = ("1980", "2200")  # years; a number of a date before or after is probably meant otherwise
+_YEARS = range(1900, 2200)  # of longer spans, such a number is meant as a year: week 2026 would be 2008-W44
+
 _LONGEST_LIST = 8  # more spans than this are shortened in a message
 _ENDS = 3  # to this many at each end
 _RANGE = 4  # from the first span of an example to the last
@@ -84,6 +87,16 @@ class Calendar(Enum):
         if ".." in text:
             raise UsageError(f"{text!r} is a range of spans; one span is wanted here. {self.hint}")
         raise UsageError(f"{text!r} is not a span. {self._meant(text)}{self.hint}")
+
+    def is_likely(self, number: int) -> bool:
+        """Whether a plain number given for a span is meant so: it is not small, a year or a date without dashes.
+
+        `5` would be 1970-01-06, and week 202604 is in the year 5852.
+        """
+        if self is Calendar.NUMBER:
+            return True
+        is_year = self in (Calendar.WEEK, Calendar.MONTH, Calendar.QUARTER) and number in _YEARS
+        return self.start_of(number) is not None and _LIKELY[0] <= self.label(number) < _LIKELY[1] and not is_year
 
     def parse_range(self, text: str) -> tuple[int, int]:
         """The first and last span of `A..B`, both included; `A` alone is the range from A to A."""

@@ -125,28 +125,36 @@ def span_of(value: object, calendar: Calendar, who: str) -> int:
     """The span that a date, an instant, a text of one, or a number stands for.
 
     Raises:
-        UsageError: none of these.
+        UsageError: none of these, or a number that was probably meant otherwise, such as a year.
     """
-    if isinstance(value, str):
-        try:
-            value = int(value) if re.fullmatch(r"-?\d+", value) else _read_text(value, calendar)
-        except ValueError:
-            value = None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, datetime) and calendar is not Calendar.NUMBER:
-        return calendar.span_at(value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC))
-    if isinstance(value, date) and not isinstance(value, datetime) and calendar not in (Calendar.NUMBER, Calendar.HOUR):
-        return calendar.span_at(datetime(value.year, value.month, value.day))  # noqa: DTZ001  a day, not a moment
+    found = value
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        found = int(value)
+    elif isinstance(value, str):
+        with contextlib.suppress(UsageError):
+            return calendar.parse(value)
+        found = _read_text(value)
+    if isinstance(found, int) and not isinstance(found, bool):
+        if calendar.is_likely(found):
+            return found
+        raise UsageError(
+            f"{who} gives {value!r}, and numbers count {calendar.value}s from {calendar.label(0)}, so that is probably "
+            f"meant otherwise. Give a date or an instant. {calendar.hint}"
+        )
+    if isinstance(found, datetime) and calendar is not Calendar.NUMBER:
+        return calendar.span_at(found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC))
+    if isinstance(found, date) and not isinstance(found, datetime) and calendar not in (Calendar.NUMBER, Calendar.HOUR):
+        return calendar.span_at(datetime(found.year, found.month, found.day))  # noqa: DTZ001  a day, not a moment
     wanted = {Calendar.NUMBER: "a whole number", Calendar.HOUR: "an instant"}.get(calendar, "a date or its number")
     raise UsageError(f"{who} gives {value!r}, and the newest span is {wanted}. {calendar.hint}")
 
 
-def _read_text(text: str, calendar: Calendar) -> int | datetime:
-    """A label, such as `2013-W01`, or a date or an instant in ISO 8601."""
-    with contextlib.suppress(UsageError):
-        return calendar.parse(text)
-    return datetime.fromisoformat(text)
+def _read_text(text: str) -> date | None:
+    """A date or an instant in ISO 8601."""
+    for read in (date.fromisoformat, datetime.fromisoformat):
+        with contextlib.suppress(ValueError):
+            return read(text)
+    return None
 
 
 def _setting(name: str) -> str:

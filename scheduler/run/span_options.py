@@ -11,10 +11,6 @@ from spanwise.orchestrator.pipeline import Pipeline, Selection
 from spanwise.orchestrator.span_resolver import SpanExcluder, is_window
 from spanwise.scheduler.project.span_sources import CountedSource, leading_calendar, list_span_sources
 
-_DATED = ("1980", "2200")  # years; a date before or after, given as a number, is a mistake
-_COARSE = (Calendar.WEEK, Calendar.MONTH, Calendar.QUARTER)
-_YEARS = range(1900, 2200)  # of these, such a number is meant as a year: week 2026 would be 2008-W44
-
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedSpans:
@@ -93,13 +89,11 @@ def parse_span(text: str, calendar: Calendar) -> int:
     """Parses a span from the command line.
 
     Raises:
-        UsageError: it is not a span; or spans are dates and it is a small number, a year or a date without its dashes:
-            `5` would be 1970-01-06, and week 202604 is in the year 5852.
+        UsageError: it is not a span; or spans are dates and it is a number that was probably meant otherwise.
     """
     span = calendar.parse(text)
     label = calendar.label(span)
-    unlikely = not _DATED[0] <= label < _DATED[1] or (calendar in _COARSE and span in _YEARS)
-    if calendar is not Calendar.NUMBER and unlikely and label != text.strip():
+    if not calendar.is_likely(span) and label != text.strip():
         raise UsageError(
             f"{text} is {label} here, because numbers count {calendar.value}s from {calendar.label(0)}. "
             f"{calendar.hint}\nIf you mean that {calendar.value}, write {label}"

@@ -120,7 +120,9 @@ def test_a_span_that_is_no_date_is_refused():
         (datetime(2025, 12, 31, 23, 59, tzinfo=UTC), Calendar.QUARTER, 223),
         ("2013-01-05 13:59:00", Calendar.HOUR, HOUR),
         (7, Calendar.NUMBER, 7),
-        ("7", Calendar.DAY, 7),
+        (str(DAY), Calendar.DAY, DAY),
+        ("1970-01-06", Calendar.DAY, 5),
+        ("2013", Calendar.NUMBER, 2013),
     ],
 )
 def test_the_newest_span_may_be_a_date_or_a_number(value, calendar, span):
@@ -129,9 +131,20 @@ def test_the_newest_span_may_be_a_date_or_a_number(value, calendar, span):
 
 
 @pytest.mark.parametrize(
-    ("value", "calendar"), [("soon", Calendar.DAY), (0.5, Calendar.NUMBER), (date(2013, 1, 5), Calendar.HOUR)]
+    ("value", "calendar"),
+    [
+        ("soon", Calendar.DAY),
+        (0.5, Calendar.NUMBER),
+        (date(2013, 1, 5), Calendar.HOUR),
+        ("2013-01-05", Calendar.HOUR),
+        (2013, Calendar.MONTH),
+        ("2013", Calendar.MONTH),
+        (20130105, Calendar.DAY),
+        ("20130105", Calendar.HOUR),
+        (7, Calendar.DAY),
+    ],
 )
 def test_what_is_no_span_is_told(value, calendar):
-    """A text that is no date, a fraction, a date where hours are counted."""
+    """A text that is no date, a fraction, a date where hours are counted, a year or a date without dashes."""
     with pytest.raises(UsageError, match="q gives"):
         span_of(value, calendar, "q")
