@@ -80,7 +80,7 @@ def fetch_answer(request: AnswerRequest, partitions: int, beam: BeamSettings, sc
     `scratch` is a folder that every worker sees.
 
     Raises:
-        ParameterError: the key is no column of whole numbers, or not unique.
+        ParameterError: the key is no column of whole numbers, or not unique; or two columns have one name.
         UnreadableInput: the database cannot be reached, refuses, or fails while it answers; or the parts are not those
             of one answer.
     """
@@ -88,6 +88,7 @@ def fetch_answer(request: AnswerRequest, partitions: int, beam: BeamSettings, sc
         return _write_part(request)
     with connect(request.connection, request.node) as database:
         if partitions == 1 or not database.shares_snapshots:
+            database.refuse_renamed(request.query, request.span, request.calendar, f"{request.node}.query")
             return _write_part(_ordered(request))
         # the snapshot lives as long as this connection's transaction
         parts, hashed = _divide(request, database, partitions, scratch)

@@ -119,7 +119,7 @@ class Database:
                 if self.scheme == "sqlite":
                     from spanwise.components.ingest.sqlite_answer import read_answer
 
-                    with read_answer(cursor.execute(text, [_as_text(value) for value in values]), self.who) as answer:
+                    with read_answer(cursor.execute(text, list(map(_as_text, values))), self.who) as answer:
                         yield answer
                     return
                 cursor.execute(text, list(values) or None)
@@ -141,6 +141,29 @@ class Database:
         places = ", ".join(f'"{place}"' for place in range(len(schema)))
         cursor.execute(f"SELECT {', '.join(named + asked)} FROM ({text}) AS answer ({places})")  # noqa: S608  ours
         yield drop_dimensions(cursor.fetch_record_batch(), [schema.names[place] for place in arrays], self.who)
+
+    def refuse_renamed(self, query: Query, span: int, calendar: Calendar, who: str) -> None:
+        """Refuses columns that get other names when the query is put into brackets.
+
+        SQLite does that to names that differ at most by case, which it does not tell apart; others leave them alone.
+
+        Raises:
+            ParameterError: names two such columns.
+            UnreadableInput: the database refuses the query.
+        """
+        if self.scheme != "sqlite":
+            return
+        text, values = query.bind(span, calendar)
+        with self.translate_errors("refuses the query"), closing(self.connection.cursor()) as cursor:
+            found = cursor.execute(text, list(map(_as_text, values))).description or ()
+        known: dict[str, str] = {}
+        for name, *_ in found:
+            if (twin := known.get(name.lower())) is not None:
+                raise ParameterError(
+                    f"{who} gives two columns called '{twin}' and '{name}', of which SQLite would rename one where "
+                    f"partition_by orders them; name one otherwise: AS {name}_2"
+                )
+            known[name.lower()] = name
 
     @property
     def shares_snapshots(self) -> bool:

@@ -601,6 +601,14 @@ def test_a_key_that_orders_nothing_is_refused(database, asks, query, key, said, 
     assert "Traceback" not in failed.error
 
 
+@pytest.mark.parametrize("names", [("v", "v"), ("v", "V")])
+def test_columns_that_sqlite_would_rename_beside_a_key_are_refused(sqlite, asks, names):
+    """In brackets, one of two columns of one name becomes `v:1`, also where they differ by case."""
+    failed = asks(None, f"SELECT 1 AS id, 2 AS {names[0]}, 3 AS {names[1]}", partition_by="id")
+
+    assert f"gives two columns called '{names[0]}' and '{names[1]}'" in failed.error
+
+
 def test_rows_that_a_database_gives_in_another_order_are_refused():
     """MySQL, for one, takes a quoted name for a text, and orders by that; also where one batch ends and the next begins."""
     batches = [pa.record_batch({"Id": part}) for part in ([1, 2], [5], [4, 6])]
