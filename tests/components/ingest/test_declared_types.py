@@ -66,6 +66,7 @@ def test_rows_of_any_type_are_divided(ingested, array):
         (pa.array([{}], pa.struct([])), "is a struct without fields"),
         (pa.StructArray.from_arrays([pa.array([1])] * 2, ["a", "a"]), "has two fields called 'a'"),
         (pa.array([[]], pa.list_(INT, 0)), "which has room for nothing"),
+        (pa.array([[[None, None]]], pa.large_list(pa.list_(pa.null(), 2))), "which has room for nothing"),
         (pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "which Parquet does not have"),
         (
             pa.ListArray.from_arrays([0, 1], pa.RunEndEncodedArray.from_arrays([1], ["a"])),
