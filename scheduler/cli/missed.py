@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,9 @@ from spanwise.scheduler.cli.app import (
     print_document,
 )
 from spanwise.scheduler.cli.schedule import Pipelines, schedule
+
+if TYPE_CHECKING:
+    from spanwise.orchestrator.calendar import Calendar
 
 _LAST_MISSED = 1000  # ticks that did not succeed, listed with --all
 
@@ -52,7 +56,7 @@ def missed(
         if json:
             print_document([tick_document(tick, of, options) for of, ticks in found for tick in ticks])
         else:
-            typer.echo(format_missed(found, options))
+            typer.echo(format_missed(store, found, options))
         raise typer.Exit(1 if any(left.values()) else 0)
 
 
@@ -96,10 +100,8 @@ def acknowledge(
     with open_client(root, config) as client, client.session.writing() as store:
         keys = list_keys_of_file(store, what) if is_file(what) else expand_keys(store, [what])
         schedules = {key: find_schedule(store, key) for key in keys}
-        spans = None
-        if span is not None:
-            first, last = Calendar.from_name(schedules[keys[0]].calendar).parse_range(span)
-            spans = range(first, last + 1)
+        calendars = {key: Calendar.from_name(known.calendar) for key, known in schedules.items()}
+        spans = None if span is None else _parse_spans(calendars, span)
         selected = select_missed(store, keys, spans=spans, tick=tick)
         closure = TickClosure(how=Closing.ACKNOWLEDGED, at=now(), who=user_name(), because=because.strip())
         done = record_closing(store, selected, closure, client.settings.place)
@@ -107,3 +109,24 @@ def acknowledge(
         print_document([tick_document(each, schedules[each.key], location_options(root, config)) for each in done])
     else:
         typer.echo(format_acknowledged(done))
+
+
+def _parse_spans(calendars: Mapping[str, Calendar], text: str) -> Mapping[str, range]:
+    """The spans that were typed, for each schedule key in whose calendar they are written.
+
+    Raises:
+        UsageError: they are written in no calendar of these.
+    """
+    from spanwise.orchestrator.errors import UsageError
+
+    found, refused = {}, []
+    for key, calendar in calendars.items():
+        try:
+            first, last = calendar.parse_range(text)
+        except UsageError as error:
+            refused.append(error)
+        else:
+            found[key] = range(first, last + 1)
+    if not found:
+        raise refused[0]
+    return found

@@ -408,10 +408,9 @@ class Client:
 
 def _refuse_part(key: str) -> None:
     """Refuses a part of a pipeline where a pause is meant, which the other parts would obey too."""
-    from spanwise.scheduler.schedule.schedule_key import part_of, pipeline_of
+    from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
-    if part_of(key):
-        whole = pipeline_of(key)
+    if key != (whole := pipeline_of(key)):
         raise UsageError(f"A pause holds for all parts of {whole!r}: give {whole} in place of {key}.")
 
 

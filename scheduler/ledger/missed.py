@@ -6,7 +6,7 @@ A later run recovers a tick, windows that go on without its span supersede it, a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -141,9 +141,9 @@ def _close(store: Store, records: Iterable[TickRecord], closure: TickClosure) ->
 
 
 def select_missed(
-    store: Store, keys: Iterable[str], *, spans: Collection[int] | None = None, tick: str | None = None
+    store: Store, keys: Iterable[str], *, spans: Mapping[str, Collection[int]] | None = None, tick: str | None = None
 ) -> list[TickRecord]:
-    """The missed ticks of these spans, or of this name.
+    """The missed ticks of these spans, by schedule key, since each has a calendar of its own; or of this name.
 
     Raises:
         NotRecorded: there are none.
@@ -152,7 +152,7 @@ def select_missed(
     every = list(keys)
     missed = [record for key in every for record in list_missed(store, key)]
     if tick is None:
-        found = [r for r in missed if r.spans and all(span in (spans or ()) for span in r.spans)]
+        found = [r for r in missed if r.spans and all(span in (spans or {}).get(r.key, ()) for span in r.spans)]
     else:
         found = [r for r in missed if r.tick.name == tick]
         for known in () if found else filter(None, (read_tick(store, key, tick) for key in every)):

@@ -93,24 +93,39 @@ def schedule_of(store: Store, record: TickRecord) -> ScheduleRecord:
 
 
 def expand_keys(store: Store, names: Sequence[str] | None) -> list[str]:
-    """The schedule keys that were typed, each pipeline with its parts as they are scheduled; without names, all."""
+    """The schedule keys that were typed, each pipeline with its parts as they are scheduled; without names, all.
+
+    `flights:` is the whole pipeline without its parts, as `format_key` writes it.
+    """
     if not names:
         return list_schedules(store)
-    return [key for name in names for key in ([] if part_of(name) else list_keys(store, name)) or [name]]
+    return [key for name in names for key in ([] if ":" in name else list_keys(store, name)) or [name.rstrip(":")]]
+
+
+def format_key(store: Store, key: str) -> str:
+    """A schedule key as it is typed: the name of a pipeline alone stands for all of its keys, where there are more."""
+    return key if part_of(key) or len(list_keys(store, key)) <= 1 else f"{key}:"
 
 
 def list_keys_of_file(store: Store, reference: str) -> list[str]:
     """The schedule keys that were last loaded from a pipeline file, which need not be loaded again for that.
 
+    `FILE:name` stands for those of the schedule, or the pipeline, of that name.
+
     Raises:
         NotRecorded: there are none.
     """
-    path = Path(reference.partition(":")[0]).absolute()
-    known = [(key, find_schedule(store, key).source) for key in list_schedules(store)]
-    found = [key for key, source in known if Path(source.rpartition(":")[0] or source).absolute() == path]
+    found = [key for key in list_schedules(store) if _is_meant(reference, key, find_schedule(store, key).source)]
     if not found:
         raise NotRecorded(f"Nothing in {reference} was ever scheduled here. See: spanwise schedule status")
     return found
+
+
+def _is_meant(reference: str, key: str, source: str) -> bool:
+    file, _, name = reference.partition(":")
+    path, colon, called = source.rpartition(":")
+    same = Path(path if colon else source).absolute() == Path(file).absolute()
+    return same and (not name or not colon or name in (called, pipeline_of(key)))
 
 
 def explain_ticks(
@@ -321,15 +336,15 @@ def file_command(schedule: ScheduleRecord, command: str, *arguments: str, option
 
 
 def acknowledge_commands(
-    records: Sequence[TickRecord], schedule: ScheduleRecord, options: Sequence[str] = ()
+    store: Store, records: Sequence[TickRecord], schedule: ScheduleRecord, options: Sequence[str] = ()
 ) -> Sequence[str]:
     """The commands that give ticks up: all that have a span at once, each of the others by its name."""
-    start = ["spanwise", "schedule", "acknowledge", schedule.key]
+    start = ["spanwise", "schedule", "acknowledge", format_key(store, schedule.key)]
     because = ["--because", "not needed", *options]
     spans = [record for record in records if record.tick.span is not None]
     every = [shlex.join([*start, "--span", _format_range(spans, schedule), *because])] if spans else []
     named = [record.tick.name for record in records if record.tick.span is None]
-    return [*every, *(shlex.join([*start, "--tick", name, *because]) for name in named[:_FEW_COMMANDS])]
+    return [*every, *format_few([shlex.join([*start, "--tick", name, *because]) for name in named], _FEW_COMMANDS)]
 
 
 def _format_range(records: Sequence[TickRecord], schedule: ScheduleRecord) -> str:

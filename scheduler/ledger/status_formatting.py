@@ -9,6 +9,7 @@ from datetime import datetime
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.record import to_plain
 from spanwise.orchestrator.run import format_source
+from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import (
     Document,
     elapsed_s,
@@ -67,7 +68,9 @@ def format_past_ticks(ticks: Sequence[ExplainedTick], timetable: Timetable, cale
     return format_table(("TICK", "CAME", "SPAN", "OUTCOME", "WHY"), rows)
 
 
-def format_missed(missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]], options: Sequence[str]) -> str:
+def format_missed(
+    store: Store, missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]], options: Sequence[str]
+) -> str:
     """Missed ticks of each schedule, some of them closed, and the commands that close the others."""
     parts = []
     for schedule, records in missed:
@@ -84,7 +87,7 @@ def format_missed(missed: Sequence[tuple[ScheduleRecord, Sequence[TickRecord]]],
             lines += format_lost([(schedule, record) for record in left])
             lines += [
                 "Or give them up:" if commands else "Give them up:",
-                *(f"  {c}" for c in acknowledge_commands(left, schedule, options)),
+                *(f"  {c}" for c in acknowledge_commands(store, left, schedule, options)),
             ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "No ticks need backfilling."

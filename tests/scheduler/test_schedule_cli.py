@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from spanwise.orchestrator import Run, State
+from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.daemon import loop as scheduling
+from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
-from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.span_rule import days_before, months_before
 from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 from tests.scheduler.conftest import start, start_warm
@@ -212,6 +216,77 @@ def test_missed_lists_what_to_make_good_and_how(store, spanwise):
     assert f"spanwise backfill flow.py:flow --span {label}" in out
     (entry,) = json.loads(spanwise("schedule", "missed", "--json")[1])
     assert entry["recover"] == f"spanwise backfill flow.py:flow --span {label}"
+
+
+def fail_ticks(store, key, span=HOURLY.span, days=3, *, source="both.py", calendar="day"):
+    """A schedule of which each tick of the last days has failed."""
+    now = datetime.now(UTC)
+    table = Timetable(key, cron="0 4 * * *", span=span, division=HALVES if ":" in key else ())
+    since = now - timedelta(days=days)
+    put_schedule(store, ScheduleRecord(timetable=table, since=since, source=source, calendar=calendar))
+    come = list(ticks(table, since, now))
+    for tick in come:
+        claim_tick(store, key, tick, holder=1, now=tick.at, end=TickEnd(outcome=TickOutcome.FAILED, why="it broke"))
+    return come
+
+
+def give_up_commands(spanwise, *keys):
+    """What `schedule missed` prints below its last line about giving up, as it is typed."""
+    printed = spanwise("schedule", "missed", *keys)[1].splitlines()
+    return [shlex.split(line.replace("# …", "#"), comments=True)[1:] for line in printed if "acknowledge" in line]
+
+
+@pytest.mark.parametrize("span", [days_before(1), None])
+def test_what_gives_up_the_ticks_of_a_whole_pipeline_gives_up_none_of_its_parts(store, spanwise, span):
+    """Parts took the place of a cron: the name of the pipeline alone stands for all of them."""
+    fail_ticks(store, "flow", span)
+    for half in HALVES:
+        fail_ticks(store, f"flow:{half.name}", span)
+    whole = [words for words in give_up_commands(spanwise) if words[2] == "flow:"]
+
+    assert [spanwise(*words)[0] for words in whole] == [0] * len(whole) != []
+
+    assert {key: len(list_missed(store, key)) for key in ("flow", "flow:ingest", "flow:train")} == {
+        "flow": 0, "flow:ingest": 3, "flow:train": 3,
+    }  # fmt: skip
+    assert len({words[2] for words in give_up_commands(spanwise, "flow")}) == 2
+    spanwise("schedule", "acknowledge", "flow", "--span", "2000-01-01..2099-01-01", "--because", "x")
+    assert spanwise("schedule", "pause", "flow:", "--because", "x")[0] == 2
+    assert spanwise("schedule", "missed", "flow")[0] == (0 if span else 1)
+
+
+def test_many_ticks_without_a_span_are_given_up_a_few_at_a_time(store, spanwise):
+    """Of nine, the commands for five were printed, and nothing said so."""
+    fail_ticks(store, "flow", None, days=9)
+    assert "  # … and 4 more like these\n" in spanwise("schedule", "missed")[1]
+    for left in (4, 0):
+        for words in give_up_commands(spanwise):
+            assert spanwise(*words)[0] == 0
+        assert len(list_missed(store, "flow")) == left
+
+
+def test_spans_of_a_file_are_given_up_in_the_calendar_of_each_pipeline(store, spanwise):
+    """The number of a month was taken for that of a block, and its tick given up too."""
+    count = months_before(1)
+    block, month = (fail_ticks(store, key, count, 1, calendar=key)[-1] for key in ("number", "month"))
+    give_up = ("schedule", "acknowledge", "both.py", "--because", "x", "--span")
+    assert block.span == month.span
+
+    assert spanwise(*give_up, Calendar.MONTH.label(month.span))[0] == 0
+
+    assert (len(list_missed(store, "number")), list_missed(store, "month")) == (1, [])
+    code, _, error = spanwise(*give_up, "last week")
+    assert (code, "'last week'" in error) == (2, True)
+
+
+def test_a_name_in_a_file_gives_up_the_ticks_of_that_schedule_alone(store, spanwise):
+    """The name was not looked at, so those of the others of the file were given up too."""
+    fail_ticks(store, "clicks", source="both.py:hourly")
+    fail_ticks(store, "prices", source="both.py:daily")
+    for name, left in [("hourly", (0, 3)), ("prices", (0, 0))]:
+        every = "2000-01-01..2099-01-01"
+        assert spanwise("schedule", "acknowledge", f"both.py:{name}", "--span", every, "--because", "x")[0] == 0
+        assert (len(list_missed(store, "clicks")), len(list_missed(store, "prices"))) == left
 
 
 def test_what_recovers_a_missed_tick_goes_to_the_folder_of_the_schedule(file, project, shell, tmp_path_factory):

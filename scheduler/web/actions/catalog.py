@@ -228,7 +228,7 @@ _ALL = (
         fields=(
             _SCHEDULE,
             FormField(name="span", label="Span", required=False, hint="or A..B for all from A to B"),
-            FormField(name="tick", label="Or tick", required=False, hint="of a schedule without spans"),
+            FormField(name="tick", label="Or tick", required=False, hint="its name, for this one alone"),
             _BECAUSE,
         ),
         command=lambda form: [

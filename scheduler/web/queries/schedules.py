@@ -19,6 +19,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     ScheduleStatus,
     acknowledge_commands,
     explain_ticks,
+    format_key,
     list_problems,
     read_forecast,
     recovery_commands,
@@ -46,6 +47,7 @@ _MOST_SIMULATED = 400  # ticks that are drawn
 class ScheduleView:
     """One schedule."""
 
+    key: str  #: as it is typed
     status: ScheduleStatus
     calendar: Calendar
     problems: Sequence[str]
@@ -81,6 +83,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
     past = explain_ticks(site.store, table, schedule, now - timedelta(days=DAYS), now)
     key = ("schedule forecast", schedule.key, None if status.newest is None else status.newest.number)
     return ScheduleView(
+        key=format_key(site.store, schedule.key),
         status=status,
         calendar=calendar,
         problems=list_problems(status),
@@ -90,7 +93,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
         missed_spans=f"{calendar.label(min(spans))}..{calendar.label(max(spans))}" if spans else "",
         recover=recovery_commands(missed, schedule) if missed else [],
         lost=format_lost([(schedule, record) for record in missed]),
-        acknowledge=acknowledge_commands(missed, schedule) if missed else [],
+        acknowledge=acknowledge_commands(site.store, missed, schedule) if missed else [],
         forecast=site.memo.get(key, lambda: format_forecast(read_forecast(site.store, schedule.key, now)), for_s=60.0),
     )
 

@@ -205,7 +205,7 @@ def test_a_tick_whose_span_nobody_knows_is_recovered_by_no_run(file, tmp_path, h
     MissedTicks(world.records).recover("p", range(-99, 99), 1, now=NOON)
     assert unknown
     assert [each.tick.name for each in list_missed(world.records, "p")] == unknown
-    text = format_missed([(find_schedule(world.records, "p"), list_missed(world.records, "p"))], ())
+    text = format_missed(world.records, [(find_schedule(world.records, "p"), list_missed(world.records, "p"))], ())
     assert "Recover them" not in text
     assert f"No run recovers p@{unknown[0]}" in text
     assert f"spanwise schedule acknowledge p --tick {unknown[0]}" in text

@@ -140,10 +140,10 @@ def test_missed_ticks_are_selected_by_span_or_by_name(store: Store) -> None:
     records = [take(store, day, end) for day, end in [(1, MISSED), (2, RAN), (3, FAILED), (4, None)]]
     close_ticks(store, [records[2]], GIVEN_UP)
 
-    assert spans(select_missed(store, ["p"], spans=range(9))) == [1]
+    assert spans(select_missed(store, ["p"], spans={"p": range(9)})) == [1]
     assert spans(select_missed(store, ["p"], tick=records[0].tick.name)) == [1]
     with pytest.raises(NotRecorded, match=r"p has no missed tick of these spans; missed are: p@2026-03-02T03:00\."):
-        select_missed(store, ["p"], spans=[3])
+        select_missed(store, ["p"], spans={"p": [3]})
     for record, is_what in zip(records[1:], ["ran", "it was acknowledged", "it has not ended"], strict=True):
         with pytest.raises(UsageError, match=f"The tick {record.name} is no missed tick: {is_what}"):
             select_missed(store, ["p"], tick=record.tick.name)
@@ -158,7 +158,7 @@ def test_a_tick_of_a_pipeline_that_was_renamed_can_only_be_given_up(store: Store
     put_schedule(store, replace(known, timetable=Timetable("q", cron="0 3 * * *"), source=place))
     retire_schedule(store, "p")
 
-    text = format_missed([(find_schedule(store, "p"), [tick])], ())
+    text = format_missed(store, [(find_schedule(store, "p"), [tick])], ())
 
     renamed = place == known.source
     assert ("Recover them" in text) is not renamed
