@@ -15,6 +15,7 @@ from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.serving import Push, newest_push
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, is_heard, read_scheduler
+from spanwise.scheduler.ledger.holder import newest_run
 from spanwise.scheduler.ledger.pauses import SchedulePause
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, read_schedule
 from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open
@@ -67,7 +68,7 @@ def find_overdue(
         taker = read_scheduler(store, record.holder)
         if taker is not None and not taker.ended and _is_there(store, taker, now):
             return None
-        if record.attempts == 0:
+        if not _has_run(store, record, holder):
             return OverdueTicks(first=record.tick, count=1, abandoned=True)
     since = schedule.since if newest is None else max(newest.tick.at, schedule.since)
     come = itertools.islice(ticks(timetable, since, now), _MANY)
@@ -78,6 +79,12 @@ def find_overdue(
     if holder is not None and must_wait(find_due(timetable, since, now), timetable, holder.acquired):
         return None
     return OverdueTicks(first=late[0], count=len(late))
+
+
+def _has_run(store: Store, record: TickRecord, holder: Holder | None) -> bool:
+    """Whether a run of a tick goes on, without the scheduler that began it."""
+    run = newest_run(store, record)
+    return run is not None and not run.state.ended and holder is not None and run.token == holder.token
 
 
 def _is_there(store: Store, taker: SchedulerRecord, now: datetime) -> bool:

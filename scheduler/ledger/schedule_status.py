@@ -18,7 +18,7 @@ from spanwise.orchestrator.run import Run, format_source, go_to
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import add_options, format_duration, format_few, format_time
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord, read_scheduler
-from spanwise.scheduler.ledger.holder import find_heard, find_run
+from spanwise.scheduler.ledger.holder import find_heard, find_run, is_left_open, newest_run
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.overdue import OverdueTicks, StaleModel, find_overdue, find_stale, last_push
 from spanwise.scheduler.ledger.past_runs import list_past_runs
@@ -201,14 +201,23 @@ def _explain_taken(store: Store, record: TickRecord) -> ExplainedTick:
     if record.end is None:
         holder = read_scheduler(store, record.holder)
         who = f"scheduler {record.holder}" if holder is None else _describe_holder(holder)
-        doing = f"attempt {record.attempts} is running" if record.attempts else "its run has not begun"
-        return ExplainedTick(tick=record.tick, outcome="open", why=join_reasons(doing, who, late), record=record)
+        why = join_reasons(_describe_attempt(store, record), who, late)
+        return ExplainedTick(tick=record.tick, outcome="open", why=why, record=record)
     whole = pipeline_of(record.key)
     run = f"{whole}/{record.end.run}" if record.end.run is not None else ""
     attempts = f"{record.attempts} attempts" if record.attempts > 1 else ""
     closed = "" if record.closed is None else format_closure(record.closed, whole)
     why = join_reasons(run, record.end.why, attempts, late, closed)
     return ExplainedTick(tick=record.tick, outcome=record.end.outcome.value, why=why, record=record)
+
+
+def _describe_attempt(store: Store, record: TickRecord) -> str:
+    run = newest_run(store, record)
+    if run is None:
+        return "its run has not begun"
+    if run.state.ended:
+        return f"attempt {record.attempts} has ended: {run.state.value}"
+    return f"attempt {record.attempts} {'was left open' if is_left_open(store, run) else 'is running'}"
 
 
 def _describe_holder(holder: SchedulerRecord) -> str:

@@ -21,12 +21,13 @@ from spanwise.scheduler.ledger import heartbeat
 from spanwise.scheduler.ledger.holder import find_holder
 from spanwise.scheduler.ledger.overdue import OverdueTicks, find_overdue, find_stale, last_push, measure_progress
 from spanwise.scheduler.ledger.pauses import current_pause, pause_schedule
-from spanwise.scheduler.ledger.schedule_status import list_problems, read_status
+from spanwise.scheduler.ledger.schedule_status import explain_ticks, list_problems, read_status
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
-from spanwise.scheduler.ledger.ticks import claim_tick, newest_tick
+from spanwise.scheduler.ledger.ticks import attempt_claim, claim_tick, newest_tick
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
+from spanwise.scheduler.schedule.schedule_key import format_cause
 from spanwise.scheduler.schedule.span_rule import days_before
-from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -127,6 +128,41 @@ def test_the_tick_of_a_scheduler_on_a_host_with_another_clock_is_open_as_long_as
     found = overdue(store, known, 2)
 
     assert (found is None) is beats
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "state", "doing"),
+    [
+        (True, State.RUNNING, "attempt 1 is running"),
+        (False, State.RUNNING, "attempt 1 was left open"),
+        (False, State.FAILED, "attempt 1 has ended: failed"),
+    ],
+)
+def test_a_tick_whose_scheduler_died_in_the_middle_of_an_attempt_is_overdue_unless_its_run_goes_on(
+    monkeypatch, goes_on: bool, state: State, doing: str
+) -> None:
+    """The machine lost its power, say: a monthly schedule was called healthy until the next tick, with exit code 0."""
+    store = MemoryStore()
+    table = Timetable("p", cron="0 12 1 * *", span=days_before(1))
+    known = put_schedule(store, ScheduleRecord(timetable=table, since=NOON - MINUTE))
+    tick, me = next(ticks(table, NOON - MINUTE)), process.identity()
+    monkeypatch.setattr(process, "identity", lambda: replace(me, started=me.started + 1))
+    taker = heartbeat.register(store, NOON)
+    claim_tick(store, "p", tick, holder=taker.number, now=NOON)
+    monkeypatch.setattr(process, "identity", lambda: replace(me, started=me.started + (0 if goes_on else 1)))
+    lock = lease.acquire(store, "p", "run 1", clock=Clock(now=lambda: NOON))
+    cause = Run(pipeline="p", trigger=Trigger.SCHEDULE, cause=format_cause("p", tick.name), token=lock.token)
+    run = store.begin_run(cause, attempt_claim("p", tick.name, 1))
+    store.update_run(replace(run, state=state))
+
+    status = read_status(store, "p", NOON + 2 * MINUTE)
+
+    assert (status.overdue, status.healthy) == (
+        (None, True) if goes_on else (OverdueTicks(first=tick, count=1, abandoned=True), False)
+    )
+    (explained,) = explain_ticks(store, table, known, NOON, NOON + MINUTE)
+    assert explained.why.startswith(f"{doing}; scheduler 1 on ")
+    lock.release()
 
 
 def test_a_tick_that_was_left_open_is_not_overdue_in_a_pause() -> None:
