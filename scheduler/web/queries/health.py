@@ -83,26 +83,28 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
         return PipelineHealth(
             word="failing", why=times + explain_failure(store, failed[0]), urgent=True, remedy=_find_remedy(failed[0])
         )
-    for status in schedules:
-        if status.paused is not None:
-            key = pipeline_of(status.schedule.key)
-            return PipelineHealth(
-                word="paused",
-                why="; ".join([f"by {status.paused.who}: {status.paused.why}", *list_problems(status)]),
-                urgent=not status.healthy,
-                remedy=Remedy(
-                    command=shlex.join(["spanwise", "schedule", "resume", key]),
-                    action="unpause",
-                    fields=(("pipeline", key),),
-                ),
-            )
-        if problems := list_problems(status):
-            word = "no scheduler" if status.overdue is not None else "late"
-            return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=_catch_up(status))
-        if status.missed:
-            missed = f"{format_count(status.missed, 'missed tick')} to backfill"
-            return PipelineHealth(word="late", why=missed, urgent=True, remedy=_recover(store, status.schedule))
-    return PipelineHealth(word="on time") if schedules else PipelineHealth(word="not scheduled")
+    if not schedules:
+        return PipelineHealth(word="not scheduled")
+    problems = [problem for status in schedules for problem in list_problems(status)]
+    if (pause := schedules[0].paused) is not None:  # it holds for all of them
+        key = pipeline_of(schedules[0].schedule.key)
+        return PipelineHealth(
+            word="paused",
+            why="; ".join([f"by {pause.who}: {pause.why}", *problems]),
+            urgent=bool(problems),
+            remedy=Remedy(
+                command=shlex.join(["spanwise", "schedule", "resume", key]),
+                action="unpause",
+                fields=(("pipeline", key),),
+            ),
+        )
+    if ailing := sorted((s for s in schedules if not s.healthy), key=lambda s: s.overdue is None):
+        word = "no scheduler" if ailing[0].overdue is not None else "late"
+        return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=_catch_up(ailing[0]))
+    if behind := [status for status in schedules if status.missed]:
+        missed = f"{format_count(sum(status.missed for status in behind), 'missed tick')} to backfill"
+        return PipelineHealth(word="late", why=missed, urgent=True, remedy=_recover(store, behind[0].schedule))
+    return PipelineHealth(word="on time")
 
 
 def _list_failures(store: Store, runs: Sequence[Run]) -> list[Run]:

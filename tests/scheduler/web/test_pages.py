@@ -402,6 +402,30 @@ def test_missed_ticks_are_all_counted_and_given_up_with_all_their_spans(past, pa
     assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-01..2013-02-15"' in found.text
 
 
+@pytest.mark.parametrize("paused", [True, False])
+def test_the_problems_of_all_parts_are_seen_on_the_overview(past, page, paused):
+    """It ended at the first part: the stale model of the next was hidden by a pause, or by a missed tick of the first."""
+    now = datetime.now(UTC)
+    for half, fresh in zip(HALVES, (None, timedelta(days=1)), strict=True):
+        key = f"flights:{half.name}"
+        table = Timetable(
+            key, cron=f"0 3 1 {(now.month + 5) % 12 + 1} *", span=days_before(1), division=HALVES, freshness=fresh
+        )
+        put_schedule(past.store, ScheduleRecord(timetable=table, since=now - timedelta(days=9), source="flights.py"))
+    if paused:
+        pause_schedule(past.store, "flights", who="ann@host", why="new disks", now=now)
+    failed = TickEnd(outcome=TickOutcome.FAILED, why="it broke")
+    tick = Tick(at=now - timedelta(days=2), name="then", wall=now - timedelta(days=2), span=FIRST)
+    claim_tick(past.store, "flights:ingest", tick, holder=1, now=now, end=failed)
+
+    (described,) = page("/api/pipelines").json()
+
+    reason = ["by ann@host: new disks"] if paused else []
+    assert described["why"] == "; ".join([*reason, "no model was ever pushed; 24 h 00 min are allowed"])
+    assert described["health"] == ("paused" if paused else "late")
+    assert '<tr id="row-flights" class="urgent">' in page("/").text
+
+
 def test_a_tick_that_nobody_takes_comes_with_the_scheduler_to_start_and_a_button_that_runs_it(past, page):
     """On the overview and on the page of the schedule."""
     past.begin(FIRST, started=datetime.now(UTC), ended=datetime.now(UTC))
