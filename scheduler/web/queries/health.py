@@ -28,7 +28,7 @@ from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 _LONGER = 1.5  # times the median, from which a run is said to overrun
-_ENOUGH = 3  # complete runs, from which there is a median
+_ENOUGH = 3  # complete runs of the same nodes, from which there is a median
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,10 @@ def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[Schedule
         return PipelineHealth(
             word="failing", why=times + explain_failure(store, failed[0]), urgent=True, remedy=_find_remedy(failed[0])
         )
-    if not schedules:
-        return PipelineHealth(word="not scheduled")
+    return _judge_schedules(store, schedules) if schedules else PipelineHealth(word="not scheduled")
+
+
+def _judge_schedules(store: Store, schedules: Sequence[ScheduleStatus]) -> PipelineHealth:
     problems = [problem for status in schedules for problem in list_problems(status)]
     if (pause := schedules[0].paused) is not None:  # it holds for all of them
         key = pipeline_of(schedules[0].schedule.key)
@@ -198,10 +200,10 @@ def _judge_running(
         why = f"run {newest.number} was left open by a process that is gone"
         return PipelineHealth(word="failing", why=why, urgent=True, remedy=stop)
     took = elapsed_s(newest, datetime.now(UTC)) or 0.0
-    done = sorted(t for r in runs if r.state is State.COMPLETE and (t := elapsed_s(r)) is not None)
+    same = [run for run in runs if run.state is State.COMPLETE and set(run.nodes) == set(newest.nodes)]
+    done = sorted(length for run in same if (length := elapsed_s(run)) is not None)
     usual = done[len(done) // 2] if len(done) >= _ENOUGH else None
-    due = next((s.next.at for s in schedules if s.next is not None and s.next.at < datetime.now(UTC)), None)
-    if due is not None or (usual is not None and took > _LONGER * usual and took > usual + 60):
+    if usual is not None and took > _LONGER * usual and took > usual + 60:
         why = f"run {newest.number} has taken {format_duration(took)}; {format_duration(usual)} is usual"
         return PipelineHealth(word="overrunning", why=why, urgent=True, remedy=stop)
     problems = [problem for status in schedules for problem in list_problems(status)]

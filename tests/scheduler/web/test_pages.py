@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spanwise.orchestrator import Execution, State
+from spanwise.orchestrator import Execution, State, lease
 from spanwise.orchestrator.placement import Placement, record_placement
 from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.ledger.pauses import pause_schedule
@@ -400,6 +400,27 @@ def test_missed_ticks_are_all_counted_and_given_up_with_all_their_spans(past, pa
     assert 'href="/do/acknowledge?pipeline=flights&amp;tick=2013-01-03"' in first.text
     assert "6 missed, the newest 3" in text_of(found)
     assert 'href="/do/acknowledge?pipeline=flights&amp;span=2013-01-01..2013-02-15"' in found.text
+
+
+def test_a_run_overruns_when_it_takes_longer_than_runs_of_the_same_nodes(past, page):
+    """Each run of the part that trains was said to overrun, since runs that ingest take seconds."""
+    now = datetime.now(UTC)
+    held = lease.acquire(past.store, "flights", "a run")
+    lengths = [(("ExampleGen",), 10)] * 9 + [(("Trainer",), 1200)] * 3
+    for nodes, length_s in lengths:
+        past.begin(nodes=nodes, started=now - timedelta(hours=9), ended=now - timedelta(hours=9, seconds=-length_s))
+
+    def say(nodes):
+        run = past.begin(nodes=nodes, started=now - timedelta(minutes=9), token=held.token)
+        past.store.update_run(replace(run, state=State.RUNNING))
+        return page("/api/pipelines").json()[0]["health"]
+
+    assert [say(("Trainer",)), say(("ExampleGen",)), say(("Trainer", "Pusher"))] == [
+        "running",
+        "overrunning",
+        "running",
+    ]
+    held.release()
 
 
 @pytest.mark.parametrize("paused", [True, False])
