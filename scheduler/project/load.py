@@ -161,7 +161,7 @@ def schedules(
             if rules := source_rules(schedule, part):
                 _check_source_rules(rules, loaded)
                 continue
-            _refuse_one_span_of_several(schedule, loaded)
+            _refuse_one_span_of_several(rule_of(schedule, part), loaded)
             check_rule(rule_of(schedule, part), loaded.calendar, loaded.pipeline.name)
     pipelines = [loaded.pipeline.name for _, loaded in loaded_schedules]
     twice = next((p for p in pipelines if pipelines.count(p) > 1), None)
@@ -174,10 +174,10 @@ def schedules(
     return loaded_schedules
 
 
-def _refuse_one_span_of_several(schedule: Schedule, loaded: Loaded) -> None:
+def _refuse_one_span_of_several(rule: SpanRule | None, loaded: Loaded) -> None:
     """Refuses a span rule where the nodes that ingest use different calendars: a tick means one span."""
     sources = list_span_sources(loaded.pipeline)
-    if schedule.span is not None and len({source.calendar for source in sources}) > 1:
+    if rule is not None and len({source.calendar for source in sources}) > 1:
         counted = ", ".join(f"{source.node} {source.calendar.value}s" for source in sources)
         raise ScheduleError(
             f"span= gives each tick one span, and the nodes of {loaded.pipeline.name!r} use different calendars: "

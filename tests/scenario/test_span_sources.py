@@ -219,6 +219,20 @@ def test_a_schedule_with_one_span_for_nodes_that_count_differently_is_refused(la
     assert spanwise("schedule", "next", "newest.py")[0] == 0
 
 
+def test_a_schedule_by_parts_gives_each_node_that_ingests_a_rule_of_its_own(lake, folder, spanwise):
+    """It was refused, and what it was to say instead was what it said."""
+    (folder / "apart.py").write_text(
+        "from both import both\nfrom spanwise import Schedule, days_before, months_before\n\n"
+        'both_rules = {"clicks": days_before(1), "prices": months_before(1)}\n'
+        'apart = Schedule(both, parts={"ingest": "@daily", "train": "@weekly"}, span=both_rules)\n'
+    )
+
+    code, out, err = spanwise("schedule", "next", "apart.py", "1")
+
+    assert code == 0, err
+    assert re.findall(r"both:\w+", out) == ["both:ingest", "both:train"]
+
+
 def test_a_watch_over_nodes_that_count_differently_is_refused(lake, folder, spanwise):
     """There is no span that has arrived in all of them: the message names the nodes and what to write instead."""
     code, _, err = spanwise("watch", "both.py", "--once", "--settle", "0")
