@@ -54,13 +54,13 @@ def record_recovery(
 def record_closing(
     store: Store, records: Sequence[TickRecord], closure: TickClosure, place: str | Path
 ) -> list[TickRecord]:
-    """Closes missed ticks of a pipeline, and announces it once none is left; returns those that were closed."""
+    """Closes missed ticks, and announces it for each pipeline of which none is left; returns those that were closed."""
     closed = close_ticks(store, records, closure)
-    if closed:
-        by = f" by {closure.who}" if closure.who else ""
-        summary = f"the last missed tick was {closure.how.value}{by}"
-        is_any = functools.partial(is_any_missed, store)
-        _announce(store, pipeline_of(closed[0].key), place, closure.at, summary, is_any)
+    by = f" by {closure.who}" if closure.who else ""
+    summary = f"the last missed tick was {closure.how.value}{by}"
+    is_any = functools.partial(is_any_missed, store)
+    for pipeline in dict.fromkeys(pipeline_of(record.key) for record in closed):
+        _announce(store, pipeline, place, closure.at, summary, is_any)
     return closed
 
 

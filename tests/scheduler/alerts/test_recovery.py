@@ -20,19 +20,19 @@ from spanwise.scheduler.schedule.timetable import Timetable
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def missing(*spans: int) -> MemoryStore:
+def missing(*spans: int, store: MemoryStore | None = None, key: str = "p") -> MemoryStore:
     """A schedule whose ticks of these spans were missed."""
-    store = MemoryStore()
-    put_schedule(store, ScheduleRecord(timetable=Timetable("p", cron="@hourly"), since=NOON))
+    store = store or MemoryStore()
+    put_schedule(store, ScheduleRecord(timetable=Timetable(key, cron="@hourly"), since=NOON))
     for hour, span in enumerate(spans):
         at = NOON + timedelta(hours=hour)
         tick = Tick(at=at, name=f"{at:%H}", wall=at, span=span)
-        claim_tick(store, "p", tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED))
+        claim_tick(store, key, tick, holder=1, now=at, end=TickEnd(outcome=TickOutcome.MISSED))
     return store
 
 
-def send_alert(root: Path) -> None:
-    outbox.put(root, alert.missed_alert("p", at=NOON, site=alert.local_site(), ticks=["12", "13"], why="nothing ran"))
+def send_alert(root: Path, key: str = "p") -> None:
+    outbox.put(root, alert.missed_alert(key, at=NOON, site=alert.local_site(), ticks=["12", "13"], why="nothing ran"))
 
 
 def announced(root: Path) -> list[str]:
@@ -85,6 +85,18 @@ def test_a_tick_that_a_person_gives_up_ends_the_alert(tmp_path: Path) -> None:
 
     assert record_closing(store, [first, second], given_up, tmp_path) != []
     assert announced(tmp_path) == ["p recovered: the last missed tick was acknowledged by ann@host"]
+
+
+def test_ticks_of_several_pipelines_that_a_person_gives_up_end_the_alerts_of_each(tmp_path: Path) -> None:
+    """As those of a file with two pipelines: the alert about the second stayed open for ever."""
+    store = missing(1, store=missing(1), key="q")
+    for key in ("p", "q"):
+        send_alert(tmp_path, key)
+
+    given_up = TickClosure(how=Closing.ACKNOWLEDGED, at=NOON, who="ann@host", because="a holiday")
+    record_closing(store, [*list_missed(store, "p"), *list_missed(store, "q")], given_up, tmp_path)
+
+    assert [text.partition(":")[0] for text in announced(tmp_path)] == ["p recovered", "q recovered"]
 
 
 @pytest.mark.parametrize("last", ["p", "p:train"])
