@@ -25,6 +25,7 @@ from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageErr
 from spanwise.orchestrator.resources import Machine, parse_memory
 from spanwise.orchestrator.storage.eviction import MOST_BYTES
 from spanwise.orchestrator.storage.url import is_object_url, parse_url, refuse_url
+from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -66,9 +67,9 @@ class AlertSettings:
     forecast_load: float = FORECAST_LOAD  #: warn when runs take a larger share of the time between two ticks
     pipelines: Mapping[str, AlertSettings] = field(default_factory=dict)  #: overrides by pipeline
 
-    def of(self, pipeline: str) -> AlertSettings:
-        """The settings that apply to a pipeline."""
-        return self.pipelines.get(pipeline, self)
+    def of(self, key: str) -> AlertSettings:
+        """The settings that apply to a pipeline, by a schedule key of it."""
+        return self.pipelines.get(pipeline_of(key), self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,6 +118,8 @@ def test_alerts_of_a_pipeline_are_those_of_all_unless_it_has_its_own(folder: Pat
     assert alerts.pipelines["taxi"] == settings.AlertSettings(
         urls=("json://${TAXI}",), on=("failure",), group_s=60.0, from_name="night watch"
     )
+    assert [alerts.of(key) for key in ("taxi", "taxi:train", "taxi:data")] == [alerts.pipelines["taxi"]] * 3
+    assert alerts.of("taxis") is alerts
 
 
 @pytest.mark.parametrize(
