@@ -20,7 +20,6 @@ from spanwise.scheduler.formatting import (
     format_table,
     format_time,
     iso_time,
-    span_document,
 )
 from spanwise.scheduler.schedule import preview
 from spanwise.scheduler.schedule.due import DueTicks, find_due, must_wait
@@ -31,8 +30,6 @@ from spanwise.scheduler.schedule.schedule_key import part_of
 from spanwise.scheduler.schedule.span_rule import SpanRule
 from spanwise.scheduler.schedule.ticks import Tick, span_of, starts
 from spanwise.scheduler.schedule.timetable import OverrunPolicy, Timetable
-
-ALONE = "Played without the runs of the other parts, for which its ticks wait."
 
 _SECOND = timedelta(seconds=1)
 _MANY = 60  # more ticks than this, and only the unusual ones are listed
@@ -67,6 +64,13 @@ class Simulation:
         return bool(part_of(self.timetable.pipeline))
 
     @property
+    def caveat(self) -> str:
+        """What is not played, and what follows from that; empty where all is."""
+        lost = "killed" if self.timetable.overrun is OverrunPolicy.KILL_AND_RUN else "skipped"
+        wait = "Played without the runs of the other parts, for which its ticks wait."
+        return f"{wait} In truth, ticks may run later, and more of them be {lost}." if self.alone else ""
+
+    @property
     def totals(self) -> Mapping[TickOutcome, int]:
         """How many ticks came to each outcome."""
         counted = Counter(play.outcome for play in self.plays)
@@ -74,11 +78,13 @@ class Simulation:
         return {outcome: counted[outcome] for outcome in TickOutcome if counted[outcome]}
 
     @property
-    def lost(self) -> tuple[int, ...]:
-        """The spans for which no run came to its end."""
-        named = {play.tick.span for play in self.plays}
-        made = {play.tick.span for play in self.plays if play.outcome is TickOutcome.RAN}
-        return tuple(sorted(span for span in named - made if span is not None))
+    def lost(self) -> Mapping[str, tuple[int, ...]]:
+        """The spans for which no run came to its end: of each node where each has its own, else of none, ""."""
+        named = {pair for play in self.plays for pair in _spans(play.tick).items()}
+        made = {pair for play in self.plays if play.outcome is TickOutcome.RAN for pair in _spans(play.tick).items()}
+        nodes = ["", *(source.node for source in self.timetable.sources)]
+        spans = {node: tuple(sorted(span for of, span in named - made if of == node)) for node in nodes}
+        return {node: found for node, found in spans.items() if found}
 
     @property
     def busy(self) -> float:
@@ -168,8 +174,7 @@ def format_simulation(simulation: Simulation, calendar: Calendar, *, whole: bool
     ]
     terms = f"{table.cron!r} in {table.zone}, {table.overrun.value}, catchup={table.catchup.value}"
     lines = [f"{table.pipeline}: {terms}; a run takes {simulation.duration} (seed {simulation.seed})."]
-    lost = "killed" if table.overrun is OverrunPolicy.KILL_AND_RUN else "skipped"
-    lines += [f"{ALONE} In truth, ticks may run later, and more of them be {lost}."] if simulation.alone else []
+    lines += [simulation.caveat] if simulation.alone else []
     lines += [format_table(("TICK", "DUE", "SPAN", "OUTCOME", "TOOK", "WHY"), rows)] if rows else []
     if not whole and len(simulation.plays) > _MANY:
         more = f", and {len(notable) - _MANY} more like them" if len(notable) > _MANY else ""
@@ -182,10 +187,25 @@ def _summary(simulation: Simulation, calendar: Calendar) -> list[str]:
     parts = ", ".join(f"{count} {outcome.value}" for outcome, count in totals.items()) or "none"
     ticks = format_count(sum(totals.values()), "tick")
     lines = [f"{ticks}: {parts}. The pipeline was running {simulation.busy:.0%} of the time."]
-    if simulation.lost:
-        spans = format_versions(((span, None) for span in simulation.lost), calendar)
-        lines.append(f"Without a run to the end: {spans}.")
-    return lines
+    calendars = _calendars(simulation, calendar)
+    lost = [
+        f"{node} {format_versions(((span, None) for span in spans), calendars[node])}".strip()
+        for node, spans in simulation.lost.items()
+    ]
+    return [*lines, f"Without a run to the end: {'; '.join(lost)}."] if lost else lines
+
+
+def list_lost(simulation: Simulation, calendar: Calendar) -> list[tuple[str, int, str]]:
+    """The spans for which no run came to its end, each with its node, if it is of one, and as people write it."""
+    calendars = _calendars(simulation, calendar)
+    return [(node, span, calendars[node].label(span)) for node, spans in simulation.lost.items() for span in spans]
+
+
+def _calendars(simulation: Simulation, calendar: Calendar) -> Mapping[str, Calendar]:
+    """How the spans of each node are counted; those of the first, and of none, as the ticks."""
+    sources = simulation.timetable.sources
+    others = {source.node: source.rule.calendar for source in sources[1:]}
+    return {"": calendar, **dict.fromkeys((source.node for source in sources[:1]), calendar), **others}
 
 
 def simulation_document(simulation: Simulation, calendar: Calendar) -> Document:
@@ -200,7 +220,10 @@ def simulation_document(simulation: Simulation, calendar: Calendar) -> Document:
         "totals": {outcome.value: count for outcome, count in simulation.totals.items()},
         "older": simulation.older,
         "busy": simulation.busy,
-        "lost": [span_document(span, calendar) for span in simulation.lost],
+        "lost": [
+            {**({"node": node} if node else {}), "span": span, "span_label": label}
+            for node, span, label in list_lost(simulation, calendar)
+        ],
         "ticks": [
             {
                 **preview.tick_document(simulation.timetable, play.tick, calendar),
@@ -238,6 +261,11 @@ def _play(
     took = duration.draw(random.Random(f"{seed} {tick.name}"))  # noqa: S311  no secret
     plays.append(SimulatedTick(tick=tick, outcome=TickOutcome.RAN, began=now, ended=now + took))
     return len(plays) - 1
+
+
+def _spans(tick: Tick) -> Mapping[str, int]:
+    """The span of each node that ingests; where all have that of the tick, it is of none."""
+    return tick.by_node or ({} if tick.span is None else {"": tick.span})
 
 
 def _began(play: SimulatedTick) -> datetime:

@@ -29,7 +29,7 @@ from spanwise.scheduler.ledger.ticks import TickRecord
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.forecast import format_forecast
 from spanwise.scheduler.schedule.preview import list_coming
-from spanwise.scheduler.schedule.simulate import Simulation, simulate
+from spanwise.scheduler.schedule.simulate import Simulation, list_lost, simulate
 from spanwise.scheduler.schedule.span_rule import CustomSpanRule
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.web.pictures.svg import element, picture
@@ -133,7 +133,7 @@ def read_simulation(site: WebSite, status: ScheduleStatus, wanted: Mapping[str, 
         simulation=found,
         totals=[(outcome.value, count) for outcome, count in found.totals.items()],
         picture=_draw(found),
-        lost=[calendar.label(span) for span in found.lost[:50]],
+        lost=[f"{node} {label}".strip() for node, _, label in list_lost(found, calendar)[:50]],
     )
 
 

@@ -11,7 +11,7 @@ from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.outcome import TickOutcome
 from spanwise.scheduler.schedule.simulate import Simulation, simulate
-from spanwise.scheduler.schedule.span_rule import days_before, hours_before
+from spanwise.scheduler.schedule.span_rule import SourceRule, days_before, hours_before, months_before
 from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.schedule.timetable import Catchup, OverrunPolicy, Timetable
 
@@ -34,7 +34,7 @@ def test_runs_that_end_in_time_all_run() -> None:
 
     assert outcomes(played) == "r" * 24
     assert [play.tick for play in played.plays] == list(ticks(hourly(), MARCH - HOUR, MARCH + 23 * HOUR))
-    assert played.lost == ()
+    assert played.lost == {}
     assert played.busy == pytest.approx(59 / 60)
 
 
@@ -57,7 +57,7 @@ def test_allowtocomplete_skips_the_ticks_that_a_run_overruns() -> None:
     assert outcomes(played) == "rssrssrss"
     assert played.plays[1].why == "the run of 2026-03-01T00:00Z had not ended"
     assert played.totals == {TickOutcome.RAN: 3, TickOutcome.SKIPPED: 6}
-    assert len(played.lost) == 6
+    assert len(played.lost[""]) == 6
 
 
 def test_killandrun_ends_the_run_for_the_tick() -> None:
@@ -170,6 +170,30 @@ def test_a_simulation_for_programs_has_every_tick() -> None:
     assert document["totals"] == {"ran": 2, "skipped": 1}
     assert [tick["outcome"] for tick in document["ticks"]] == ["ran", "skipped", "ran"]  # type: ignore[index,union-attr,call-overload]
     assert document["lost"] == [{"span": played.plays[1].tick.span, "span_label": "2026-03-01T00"}]
+
+
+def test_the_lost_spans_of_every_node_that_ingests_are_named() -> None:
+    """Where each has a rule of its own: only those of the first node were, though days of the other had no run."""
+    months, days = months_before(1), days_before(1)
+    sources = (SourceRule("prices", months), SourceRule("clicks", days))
+    table, long = hourly(cron="0 3 * * *", span=months, sources=sources), Duration.parse("30h")
+    played = simulate(table, MARCH, MARCH + 4 * DAY, long)
+    away = [(MARCH, MARCH + 36 * HOUR)]
+    never = simulate(replace(table, catchup=Catchup.SKIP), MARCH, MARCH + 2 * DAY, long, outages=away)
+
+    assert outcomes(played) == "rsrs"
+    assert "Without a run to the end: clicks 2026-03-01, 2026-03-03." in simulation.format_simulation(
+        played, Calendar.MONTH
+    )
+    assert simulation.simulation_document(played, Calendar.MONTH)["lost"] == [
+        {"node": "clicks", "span": Calendar.DAY.parse(f"2026-03-0{day}"), "span_label": f"2026-03-0{day}"}
+        for day in (1, 3)
+    ]
+    assert [label for _, _, label in simulation.list_lost(never, Calendar.MONTH)] == [
+        "2026-02",
+        "2026-02-28",
+        "2026-03-01",
+    ]
 
 
 def test_a_part_is_played_alone_and_says_so() -> None:
