@@ -18,7 +18,7 @@ from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_ended_ticks, claim_tick
 from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
-from spanwise.scheduler.schedule.span_rule import days_before
+from spanwise.scheduler.schedule.span_rule import SourceRule, days_before, months_before
 from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 from spanwise.scheduler.web.actions.jobs import record_request
@@ -365,6 +365,23 @@ def test_the_remedy_of_what_a_part_has_missed_is_a_run_of_this_part(past, page, 
     assert f"spanwise run fresh.py --from Recent{options} Copy" in text_of(page("/"))
     assert ("/do/run?file=fresh.py" in page("/").text) is (form is not None)
     assert f"/do/run?file=fresh.py{form}" in page("/").text or form is None
+
+
+def test_a_simulation_of_a_part_says_on_the_page_what_it_leaves_out_and_names_the_spans_of_all_nodes(past, page):
+    """A part looked as if its ticks never waited for another one; of the lost spans, only the first node had any."""
+    months, days = months_before(1), days_before(1)
+    sources = (SourceRule("prices", months), SourceRule("clicks", days))
+    for key, division, terms in [
+        ("apart:ingest", HALVES, {"span": months, "sources": sources}),
+        ("whole", (), {"span": days}),
+    ]:
+        table = Timetable(key, cron="0 3 * * *", division=division, **terms)
+        put_schedule(past.store, ScheduleRecord(timetable=table, since=datetime.now(UTC), source="p.py"))
+    asked = "schedule?from=2026-03-01&to=2026-03-03&duration=30h"
+    part, whole = (text_of(page(f"/p/{name}/{asked}")) for name in ("apart", "whole"))
+
+    assert ["without the runs of the other parts" in text for text in (part, whole)] == [True, False]
+    assert "no run for clicks 2026-03-01" in part
 
 
 def test_a_pause_of_a_part_is_one_of_its_pipeline(past, page):
