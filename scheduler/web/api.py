@@ -26,7 +26,7 @@ from spanwise.scheduler.schedule.forecast import forecast_document
 from spanwise.scheduler.web.actions.catalog import ACTIONS
 from spanwise.scheduler.web.actions.jobs import list_requests, number_of_job, read_job
 from spanwise.scheduler.web.queries.data import read_service, snapshot_documents
-from spanwise.scheduler.web.queries.health import find_pipeline, judge_health, list_latest_runs, read_schedules
+from spanwise.scheduler.web.queries.health import find_pipeline, list_latest_runs, read_health, read_schedules
 from spanwise.scheduler.web.queries.logs import find_log
 from spanwise.scheduler.web.queries.model_metrics import read_trained
 from spanwise.scheduler.web.queries.runs import number_of_run
@@ -63,8 +63,8 @@ def _pipelines(site: WebSite, _ask: Ask) -> Answer:
             "why": health.why,
             "latest": records.run_document(note_left_open(site.store, runs[0])) if runs else None,
         }
-        for name, runs in list_latest_runs(site.store, 10).items()
-        for health in [judge_health(site.store, runs, read_schedules(site.store, name))]
+        for name, runs in list_latest_runs(site.store).items()
+        for health, _ in [read_health(site.store, name, runs)]
     ]
 
 

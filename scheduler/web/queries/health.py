@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from spanwise.orchestrator.continuation import attempted_nodes
+from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.run import Run, State, Trigger, go_to
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import elapsed_s, format_count, format_duration, single_line
@@ -26,6 +27,9 @@ from spanwise.scheduler.ledger.schedule_status import (
 )
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
+
+LATEST = 14
+"""How many of the last runs of a pipeline are looked at, and shown."""
 
 _LONGER = 1.5  # times the median, from which a run is said to overrun
 _ENOUGH = 3  # complete runs of the same nodes, from which there is a median
@@ -51,10 +55,10 @@ class PipelineHealth:
     remedy: Remedy | None = None
 
 
-def list_latest_runs(store: Store, count: int) -> dict[str, Sequence[Run]]:
+def list_latest_runs(store: Store) -> dict[str, Sequence[Run]]:
     """The last runs of each pipeline, newest first; none of one that is scheduled and has never begun a run."""
     scheduled = {pipeline_of(key): () for key in list_schedules(store)}
-    found = {**scheduled, **{name: runs for name, runs in store.latest_runs(count).items() if runs}}
+    found = {**scheduled, **{name: runs for name, runs in store.latest_runs(LATEST).items() if runs}}
     listen(store, [name for name, runs in found.items() if runs and not runs[0].state.ended])
     return found
 
@@ -71,6 +75,15 @@ def find_pipeline(store: Store, name: str) -> str:
 def read_schedules(store: Store, pipeline: str, now: datetime | None = None) -> list[ScheduleStatus]:
     """How the schedules of a pipeline stand; one that cannot be read is left out."""
     return [read_status(store, key, now or datetime.now(UTC)) for key in list_keys(store, pipeline)]
+
+
+def read_health(store: Store, name: str, runs: Sequence[Run]) -> tuple[PipelineHealth, Sequence[ScheduleStatus]]:
+    """The health of a pipeline, of which these are the last runs, and how its schedules stand."""
+    try:
+        schedules = read_schedules(store, name)
+        return judge_health(store, runs, schedules), schedules
+    except SpanwiseError as error:
+        return PipelineHealth(word="unreadable", why=str(error), urgent=True), []
 
 
 def judge_health(store: Store, runs: Sequence[Run], schedules: Sequence[ScheduleStatus]) -> PipelineHealth:

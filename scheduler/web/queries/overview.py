@@ -8,18 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 from markupsafe import Markup
 
-from spanwise.orchestrator.errors import SpanwiseError
 from spanwise.orchestrator.run import Run
 from spanwise.scheduler.client import ModelRecord
 from spanwise.scheduler.client.models import find_serving
 from spanwise.scheduler.ledger.schedule_status import ScheduleStatus, read_forecast
 from spanwise.scheduler.web.pictures.charts import draw_sparkline
-from spanwise.scheduler.web.queries.health import PipelineHealth, judge_health, list_latest_runs, read_schedules
+from spanwise.scheduler.web.queries.health import PipelineHealth, list_latest_runs, read_health
 from spanwise.scheduler.web.queries.model_metrics import headline, read_trained
 from spanwise.scheduler.web.site import WebSite
-
-STRIP = 14
-"""How many of the last runs a row shows."""
 
 PER_PAGE = 50
 _MANY = 100  # pipelines, from which on their health is kept longer
@@ -60,7 +56,7 @@ class Overview:
 
 def read_overview(site: WebSite, page: int) -> Overview:
     """The pipelines of a page, those that need a person first, then by name."""
-    latest = list_latest_runs(site.store, STRIP)
+    latest = list_latest_runs(site.store)
     keep_s = 2.0 if len(latest) < _MANY else 30.0
     healths = {name: _health(site, name, runs, keep_s) for name, runs in latest.items()}
     order = sorted(healths, key=lambda name: (not healths[name][0].urgent, name))
@@ -79,15 +75,8 @@ def read_overview(site: WebSite, page: int) -> Overview:
 def _health(
     site: WebSite, name: str, runs: Sequence[Run], keep_s: float
 ) -> tuple[PipelineHealth, Sequence[ScheduleStatus]]:
-    def read() -> tuple[PipelineHealth, Sequence[ScheduleStatus]]:
-        try:
-            schedules = read_schedules(site.store, name)
-            return judge_health(site.store, runs, schedules), schedules
-        except SpanwiseError as error:
-            return PipelineHealth(word="unreadable", why=str(error), urgent=True), []
-
     newest = (runs[0].number, runs[0].state) if runs else (0, None)
-    return site.memo.get(("health", name, *newest), read, for_s=keep_s)
+    return site.memo.get(("health", name, *newest), lambda: read_health(site.store, name, runs), for_s=keep_s)
 
 
 def _row(

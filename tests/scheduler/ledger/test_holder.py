@@ -112,7 +112,7 @@ def test_the_runs_of_a_host_that_is_silent_are_listened_to_at_once(store, misdat
     for pipeline in ("a", "b", "c"):
         _, slept = misdated(pipeline, beats=pipeline == "b")
 
-    latest = list_latest_runs(store, 1)
+    latest = list_latest_runs(store)
     words = {name: judge_health(store, runs, []).word for name, runs in latest.items()}
 
     assert words == {"a": "failing", "b": "running", "c": "failing"}

@@ -5,6 +5,7 @@ import os
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from spanwise.orchestrator import Run, State
@@ -82,6 +83,15 @@ def test_every_place_tells_what_became_of_ticks_alike(past, site, page, spanwise
         elif overview[name]["health"] == "on time":
             assert not urgent
             assert not any(missed[k] for k in mine), about
+
+
+def test_a_pipeline_is_as_healthy_for_programs_as_on_the_overview(past, page):
+    """The API looked at ten runs, so that it overlooked a failure that the page showed."""
+    for nodes, state in [(("Trainer",), State.FAILED), *[(("ExampleGen",), State.COMPLETE)] * 12]:
+        past.store.update_run(replace(past.begin(nodes=nodes), state=state))
+
+    assert page("/api/pipelines").json()[0]["health"] == "failing"
+    assert '<tr id="row-flights" class="urgent">' in page("/").text
 
 
 def test_commands_the_api_and_the_client_say_the_same_of_runs_and_artifacts(past, site, page, spanwise):
