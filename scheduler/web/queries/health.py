@@ -26,7 +26,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     recovery_commands,
 )
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
-from spanwise.scheduler.schedule.schedule_key import pipeline_of
+from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
 
 LATEST = 14
 """How many of the last runs of a pipeline are looked at, and shown."""
@@ -115,7 +115,7 @@ def _judge_schedules(store: Store, schedules: Sequence[ScheduleStatus]) -> Pipel
         )
     if ailing := sorted((s for s in schedules if not s.healthy), key=lambda s: s.overdue is None):
         word = "no scheduler" if ailing[0].overdue is not None else "late"
-        return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=_catch_up(ailing[0]))
+        return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=catch_up(ailing[0]))
     if behind := [status for status in schedules if status.missed]:
         missed = f"{format_count(sum(status.missed for status in behind), 'missed tick')} to backfill"
         return PipelineHealth(word="late", why=missed, urgent=True, remedy=_recover(store, behind[0].schedule))
@@ -180,9 +180,11 @@ def _recover(store: Store, schedule: ScheduleRecord) -> Remedy:
     )
 
 
-def _catch_up(status: ScheduleStatus) -> Remedy:
+def catch_up(status: ScheduleStatus) -> Remedy:
     """A scheduler, or for once what it would run; a model that is too old, although all ticks ran, is trained again."""
     source = status.schedule.source
+    if status.overdue is not None and part_of(status.schedule.key) == DATA:
+        return Remedy(command=file_command(status.schedule, "watch"))
     if status.overdue is not None:
         start = file_command(status.schedule, "schedule start")
         return Remedy(command=start, action="tick", fields=(("file", source),), label="Run what is due")

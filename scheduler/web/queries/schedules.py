@@ -33,7 +33,7 @@ from spanwise.scheduler.schedule.simulate import Simulation, list_lost, simulate
 from spanwise.scheduler.schedule.span_rule import CustomSpanRule
 from spanwise.scheduler.schedule.ticks import Tick
 from spanwise.scheduler.web.pictures.svg import element, picture
-from spanwise.scheduler.web.queries.health import read_schedules
+from spanwise.scheduler.web.queries.health import Remedy, catch_up, read_schedules
 from spanwise.scheduler.web.site import WebSite
 
 COMING = 8
@@ -51,6 +51,7 @@ class ScheduleView:
     status: ScheduleStatus
     calendar: Calendar
     problems: Sequence[str]
+    overdue: Remedy | None  #: of ticks that nobody has taken
     coming: Sequence[Tick]
     past: Sequence[ExplainedTick]  #: newest first
     missed: Sequence[TickRecord]  #: the newest of them
@@ -87,6 +88,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
         status=status,
         calendar=calendar,
         problems=list_problems(status),
+        overdue=None if status.overdue is None else catch_up(status),
         coming=list_coming(table, now, COMING) if table.cron and not schedule.replaced else [],
         past=past[-_MOST_PAST:][::-1],
         missed=missed[-_MOST_PAST:],

@@ -478,6 +478,24 @@ def test_a_tick_that_nobody_takes_comes_with_the_scheduler_to_start_and_a_button
         assert '<a class="button" href="/do/tick?file=flights.py">Run what is due</a>' in found.text
 
 
+@pytest.mark.parametrize(("key", "command"), [("flights", "schedule start"), ("flights:data", "watch")])
+def test_what_takes_a_tick_that_nobody_takes_goes_to_the_folder_of_its_file(past, page, tmp_path, key, command):
+    """On both pages. Of a watched pipeline it was a scheduler and a button, which take no ticks of arrived data."""
+    now, there = datetime.now(UTC), tmp_path / "there"
+    there.mkdir()
+    (there / "flights.py").write_text("")
+    table = Timetable(key, cron="" if command == "watch" else "0 * * * *", span=days_before(1))
+    known = ScheduleRecord(timetable=table, since=now, source=f"{there}/flights.py:flights", folder=str(there))
+    put_schedule(past.store, known)
+    tick = Tick(at=now - timedelta(hours=1), name="then", wall=now, span=FIRST)
+    claim_tick(past.store, key, tick, holder=9, now=now)
+
+    for path in ("/", "/p/flights/schedule"):
+        found = page(path)
+        assert f"cd {there} && spanwise {command} flights.py:flights " in unescape(text_of(found))
+        assert ("/do/tick" in found.text) is (command != "watch")
+
+
 def test_a_failure_says_why_where_it_is_first_seen(past, page):
     """What the node has said is on the overview and in the list of runs."""
     run = past.begin(FIRST, nodes=("ExampleGen",))
