@@ -153,7 +153,7 @@ class Client:
         return [read_status(store, key, now) for key in keys]
 
     def schedulers(self) -> list[SchedulerRecord]:
-        """The schedulers that have not ended."""
+        """The schedulers that are not known to be dead."""
         from spanwise.scheduler.ledger.heartbeat import list_living
 
         return list_living(self.session.store)

@@ -33,7 +33,7 @@ from spanwise.scheduler.ledger.heartbeat import (
     HeartbeatWatch,
     SchedulerRecord,
     beat,
-    list_living,
+    list_unended,
     mark_ended,
     read_scheduler,
     register,
@@ -252,7 +252,7 @@ class SchedulerLoop:
         self._me = register(store, now) if self._me is None else beat(store, self._me, now)
         self._beat_s = monotonic + self._clock.ttl_s / BEATS
         living = set()
-        for one in list_living(store, seen=self._me.number):
+        for one in list_unended(store, seen=self._me.number):
             if one.number == self._me.number:
                 continue
             if self._watch.is_dead(f"scheduler#{one.number}", one.who, one.beat, monotonic):

@@ -85,16 +85,21 @@ def read_scheduler(store: Store, number: int) -> SchedulerRecord | None:
     return replace(known, who=process.seen_from(known.who, store.home))
 
 
-def list_living(store: Store, *, seen: int = 0) -> list[SchedulerRecord]:
-    """The schedulers that have not ended, oldest first; `seen` is a number known to exist, for speed."""
-    living = []
+def list_living(store: Store) -> list[SchedulerRecord]:
+    """The schedulers that are not known to be dead, oldest first; of one elsewhere, only its last beat is known."""
+    return [one for one in list_unended(store) if process.is_alive(one.who) is not False]
+
+
+def list_unended(store: Store, *, seen: int = 0) -> list[SchedulerRecord]:
+    """The schedulers whose end nobody has recorded, oldest first; `seen` is a number known to exist, for speed."""
+    unended = []
     for number in range(newest_number(store, "scheduler", "", seen), 0, -1):
         scheduler = read_scheduler(store, number)
         if scheduler is None or scheduler.settled:
             break
         if not scheduler.ended:
-            living.append(scheduler)
-    return living[::-1]
+            unended.append(scheduler)
+    return unended[::-1]
 
 
 class HeartbeatWatch:

@@ -291,7 +291,7 @@ def status_document(status: ScheduleStatus, forecast: Document | None = None) ->
 
 
 def scheduler_document(scheduler: SchedulerRecord) -> Document:
-    """A scheduler that has not ended."""
+    """A scheduler that is not known to be dead."""
     return {
         "scheduler": scheduler.number,
         "host": scheduler.who.host,

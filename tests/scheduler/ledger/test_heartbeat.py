@@ -9,7 +9,15 @@ from spanwise.orchestrator import process
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.process import Identity
 from spanwise.orchestrator.store import MemoryStore, Store
-from spanwise.scheduler.ledger.heartbeat import HeartbeatWatch, beat, list_living, mark_ended, read_scheduler, register
+from spanwise.scheduler.ledger.heartbeat import (
+    HeartbeatWatch,
+    beat,
+    list_living,
+    list_unended,
+    mark_ended,
+    read_scheduler,
+    register,
+)
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ELSEWHERE = Identity("elsewhere/0/0", 1, 1)
@@ -56,19 +64,29 @@ def test_those_that_have_left_are_not_looked_at_again(store: Store) -> None:
     """A one-shot a minute makes half a million of them in a year."""
     for _ in range(40):
         mark_ended(store, register(store, NOW))
-    list_living(store)
+    list_unended(store)
     living = register(store, NOW)
     asked: list[str] = []
     claimed = store.find_claim
     store.find_claim = lambda kind, name: (asked.append(name), claimed(kind, name))[1]  # type: ignore[method-assign]
 
-    assert list_living(store, seen=living.number) == [living]
+    assert list_unended(store, seen=living.number) == [living]
     assert len(asked) < 8
 
 
 def test_a_dead_process_on_this_machine_is_known_at_once() -> None:
     """No heartbeat is waited for."""
     assert HeartbeatWatch(15.0).is_dead("a", DEAD_HERE, beat=1, monotonic=0.0)
+
+
+def test_a_scheduler_whose_process_is_dead_is_not_listed_among_the_living(store, monkeypatch) -> None:
+    """`schedule status` and the page called one that was killed alive, for days. Of one elsewhere, nobody knows."""
+    for who in (DEAD_HERE, ELSEWHERE, process.identity()):
+        monkeypatch.setattr(process, "identity", lambda who=who: who)
+        register(store, NOW)
+
+    assert [one.number for one in list_living(store)] == [2, 3]
+    assert [one.number for one in list_unended(store)] == [1, 2, 3]
 
 
 def test_one_elsewhere_is_dead_once_its_beat_has_stood_still_for_long_enough() -> None:
