@@ -9,7 +9,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from spanwise.orchestrator import lease, process
@@ -45,10 +45,18 @@ from spanwise.scheduler.ledger.holder import (
 )
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, format_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
-from spanwise.scheduler.ledger.ticks import TickRecord, drop_taken, list_open, newest_tick, read_overrun, read_tick
+from spanwise.scheduler.ledger.ticks import (
+    TickRecord,
+    drop_taken,
+    list_open,
+    list_untaken,
+    newest_tick,
+    read_overrun,
+    read_tick,
+)
 from spanwise.scheduler.schedule.due import DueTicks, MissedTick, OlderTicks, find_due, list_older
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
-from spanwise.scheduler.schedule.ticks import Tick, latest, starts
+from spanwise.scheduler.schedule.ticks import Tick, latest, starts, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
 RECORD_S = 10.0
@@ -216,6 +224,9 @@ class ScheduleObserver:
         newest = self.newest or self.read_newest(store)
         timetable = self.description.timetable
         due = find_due(timetable, newest.at, until, paused="" if pause is None else format_pause(pause))
+        if due.next is not None:
+            coming = ticks(timetable, due.next.at - timedelta(seconds=1))
+            due = replace(due, next=next(list_untaken(store, self.key, coming), None))
         come = drop_taken(store, self.key, [*(missed.tick for missed in due.missed), *due.run])
         if not come:
             return replace(due, run=(), missed=())

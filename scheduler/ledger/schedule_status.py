@@ -24,7 +24,7 @@ from spanwise.scheduler.ledger.overdue import OverdueTicks, StaleModel, find_ove
 from spanwise.scheduler.ledger.past_runs import list_past_runs
 from spanwise.scheduler.ledger.pauses import SchedulePause, current_pause, list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, is_over, list_keys, list_schedules, read_schedule
-from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks, newest_tick
+from spanwise.scheduler.ledger.ticks import TickRecord, list_ticks, list_untaken, newest_tick
 from spanwise.scheduler.schedule.due import ON_TIME_S, WALKED
 from spanwise.scheduler.schedule.forecast import Forecast, make_forecast
 from spanwise.scheduler.schedule.outcome import TickClosure
@@ -255,7 +255,9 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
         set_back = max(newest.tick.at - now, set_back)
     return ScheduleStatus(
         schedule=schedule,
-        next=None if schedule.replaced else next(ticks(schedule.timetable, now + set_back), None),
+        next=None
+        if schedule.replaced
+        else next(list_untaken(store, key, ticks(schedule.timetable, now + set_back)), None),
         newest=newest,
         running=None if holder is None else find_run(store, holder),
         paused=paused,

@@ -20,7 +20,7 @@ k is a schedule key: `flights`, or `flights:ingest` where the parts of a pipelin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -275,6 +275,11 @@ def drop_taken(store: Store, key: str, ticks: Sequence[Tick]) -> list[Tick]:
     """
     taken = store.find_claims("tick", [claim_name(key, tick.name) for tick in ticks]) if ticks else {}
     return [tick for tick in ticks if claim_name(key, tick.name) not in taken]
+
+
+def list_untaken(store: Store, key: str, ticks: Iterable[Tick]) -> Iterator[Tick]:
+    """The same of ticks that come, one after another, so that the first few cost little."""
+    return (tick for tick in ticks if not is_taken(store, key, tick.name))
 
 
 def read_tick(store: Store, key: str, tick: str) -> TickRecord | None:

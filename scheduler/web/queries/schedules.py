@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +26,12 @@ from spanwise.scheduler.ledger.schedule_status import (
     recovery_commands,
 )
 from spanwise.scheduler.ledger.status_formatting import format_lost, format_tick_spans
-from spanwise.scheduler.ledger.ticks import TickRecord
+from spanwise.scheduler.ledger.ticks import TickRecord, list_untaken
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.forecast import format_forecast
-from spanwise.scheduler.schedule.preview import list_coming
 from spanwise.scheduler.schedule.simulate import Simulation, list_lost, simulate
 from spanwise.scheduler.schedule.span_rule import CustomSpanRule
-from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.web.pictures.svg import element, picture
 from spanwise.scheduler.web.queries.health import Remedy, catch_up, read_schedules
 from spanwise.scheduler.web.site import WebSite
@@ -81,6 +81,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
     calendar = Calendar.from_name(schedule.calendar)
     missed = list_missed(site.store, schedule.key)
     spans = [span for record in missed for span in record.spans]
+    coming = list_untaken(site.store, schedule.key, ticks(table, now))
     past = explain_ticks(site.store, table, schedule, now - timedelta(days=DAYS), now)
     key = ("schedule forecast", schedule.key, None if status.newest is None else status.newest.number)
     return ScheduleView(
@@ -89,7 +90,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
         calendar=calendar,
         problems=list_problems(status),
         overdue=None if status.overdue is None else catch_up(status),
-        coming=list_coming(table, now, COMING) if table.cron and not schedule.replaced else [],
+        coming=[] if schedule.replaced else list(itertools.islice(coming, COMING)),
         past=past[-_MOST_PAST:][::-1],
         missed=missed[-_MOST_PAST:],
         missed_spans=f"{calendar.label(min(spans))}..{calendar.label(max(spans))}" if spans else "",

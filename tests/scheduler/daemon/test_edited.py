@@ -61,6 +61,9 @@ def test_a_zone_further_west_runs_no_tick_again_and_goes_on(tmp_path, catchup):
 
     edit(world, zone="America/Los_Angeles")
     work(world)
+    status = read_status(world.records, "p", world.now)
+    promised = MIDNIGHT + DAY + 11 * HOUR
+    assert (status.next.name, status.next.at, world.watched.due_at) == ("2026-03-02T03:00", promised, promised)
     pass_to(world, MIDNIGHT + 12 * HOUR)
     status = read_status(world.records, "p", world.now)
     pass_to(world, MIDNIGHT + DAY + 12 * HOUR)
