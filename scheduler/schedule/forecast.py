@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from spanwise.scheduler.formatting import Document, format_count, format_duration, iso_time
+from spanwise.scheduler.schedule.schedule_key import DATA, WHOLE, part_of
 from spanwise.scheduler.schedule.ticks import ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
@@ -183,7 +184,9 @@ def _percentile(values: Sequence[float]) -> float:
 def format_forecast(found: Forecast) -> Mapping[str, str]:
     """A forecast for people, by what each fact is called."""
     if found.run is None:
-        return {"a run takes": "unknown, since no run of the whole pipeline is complete"}
+        whole = part_of(found.pipeline) in (WHOLE, DATA)
+        runs = "run of the whole pipeline" if whole else "scheduled run of this part"
+        return {"a run takes": f"unknown, since no {runs} is complete"}
     facts = {"a run takes": f"{_takes(found.run)}; based on {format_count(found.run.count, 'run')}"}
     if found.interval is not None and found.load is not None:
         overran = f"; {found.overran} of those runs took longer" if found.overran else ""

@@ -9,6 +9,7 @@ from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.scheduler.ledger.past_runs import list_past_runs, measure_run
 from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.forecast import (
     DurationTrend,
     PastRun,
@@ -182,6 +183,8 @@ def test_without_runs_nothing_is_forecast() -> None:
     assert (found.run, found.load, found.first_overrun) == (None, None, None)
     assert format_forecast(found) == {"a run takes": "unknown, since no run of the whole pipeline is complete"}
     assert forecast_document(found, LOAD)["run"] is None
+    part = make_forecast(replace(HOURLY, pipeline="flights:train", division=HALVES), [], NOW)
+    assert format_forecast(part) == {"a run takes": "unknown, since no scheduled run of this part is complete"}
 
 
 def test_a_forecast_for_programs_has_the_figures() -> None:
