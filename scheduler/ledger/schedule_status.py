@@ -272,8 +272,10 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
 
 
 def read_forecast(store: Store, key: str, now: datetime) -> Forecast:
-    """How long a schedule's runs and their nodes take, and what follows from that."""
-    return make_forecast(find_schedule(store, key).timetable, list_past_runs(store, key), now)
+    """How long a schedule's runs and their nodes take, and what follows from that; no overrun once it is over."""
+    schedule = find_schedule(store, key)
+    found = make_forecast(schedule.timetable, list_past_runs(store, key), now)
+    return replace(found, interval=None, overran=0) if schedule.replaced else found
 
 
 def explain_lost(record: TickRecord, schedule: ScheduleRecord) -> str:

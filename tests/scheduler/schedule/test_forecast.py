@@ -8,6 +8,8 @@ from spanwise.orchestrator import Execution, Run, State
 from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.scheduler.ledger.past_runs import list_past_runs, measure_run
+from spanwise.scheduler.ledger.schedule_status import read_forecast
+from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import claim_tick
 from spanwise.scheduler.schedule.division import HALVES
 from spanwise.scheduler.schedule.forecast import (
@@ -21,7 +23,7 @@ from spanwise.scheduler.schedule.forecast import (
 )
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.schedule_key import format_cause
-from spanwise.scheduler.schedule.ticks import Tick
+from spanwise.scheduler.schedule.ticks import Tick, ticks
 from spanwise.scheduler.schedule.timetable import Timetable
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -185,6 +187,22 @@ def test_without_runs_nothing_is_forecast() -> None:
     assert forecast_document(found, LOAD)["run"] is None
     part = make_forecast(replace(HOURLY, pipeline="flights:train", division=HALVES), [], NOW)
     assert format_forecast(part) == {"a run takes": "unknown, since no scheduled run of this part is complete"}
+
+
+def test_a_schedule_that_is_over_overruns_nothing() -> None:
+    """As long as a tick of it is missed, it is shown; that any tick may overrun was said of it, though none comes."""
+    store = MemoryStore()
+    put_schedule(store, ScheduleRecord(timetable=HOURLY, since=NOW - 2 * DAY))
+    tick = next(ticks(HOURLY, NOW - DAY))
+    claim_tick(store, "flights", tick, holder=1, now=NOW, end=TickEnd(outcome=TickOutcome.FAILED))
+    store.begin_run(Run(pipeline="flights", state=State.COMPLETE, started=NOW - 9 * HOUR, ended=NOW - 7 * HOUR))
+    before = read_forecast(store, "flights", NOW)
+
+    retire_schedule(store, "flights")
+
+    over = read_forecast(store, "flights", NOW)
+    assert (before.first_overrun, over.first_overrun) == (NOW, None)
+    assert over.run == before.run
 
 
 def test_a_forecast_for_programs_has_the_figures() -> None:
