@@ -58,6 +58,7 @@ class ScheduleStatus:
     running: Run | None
     paused: SchedulePause | None
     missed: int  #: ticks that need backfilling
+    summed: bool  #: one of these stands for several
     pushed: datetime | None
     overdue: OverdueTicks | None
     stale: StaleModel | None
@@ -250,7 +251,7 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
         newest_tick(store, key),
         current_pause(store, key, now),
     )
-    set_back = timedelta(0)
+    set_back, missed = timedelta(0), list_missed(store, key)
     if newest is not None and not schedule.replaced and part_of(key) != DATA:
         set_back = max(newest.tick.at - now, set_back)
     return ScheduleStatus(
@@ -261,7 +262,8 @@ def read_status(store: Store, key: str, now: datetime) -> ScheduleStatus:
         newest=newest,
         running=None if holder is None else find_run(store, holder),
         paused=paused,
-        missed=len(list_missed(store, key)),
+        missed=len(missed),
+        summed=any(record.is_summary for record in missed),
         pushed=last_push(store, schedule),
         overdue=None
         if schedule.replaced

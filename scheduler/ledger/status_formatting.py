@@ -79,7 +79,7 @@ def format_missed(
         calendar = Calendar.from_name(schedule.calendar)
         rows = [(r.tick.name, format_tick_spans(r, calendar), _outcome(r), _cut(_why_missed(r))) for r in records]
         left = [record for record in records if record.closed is None]
-        lines = [f"{schedule.key}: {count_missed(len(left))}"]
+        lines = [f"{schedule.key}: {count_missed(len(left), summed=any(r.is_summary for r in left))}"]
         lines.append(format_table(("TICK", "SPAN", "OUTCOME", "WHY"), rows))
         if left:
             commands = recovery_commands(left, schedule, options)
@@ -125,11 +125,12 @@ def format_acknowledged(records: Sequence[TickRecord]) -> str:
     return f"{format_count(len(records), 'missed tick')} acknowledged: {names}"
 
 
-def count_missed(count: int) -> str:
-    """`5 missed ticks need backfilling`."""
+def count_missed(count: int, *, summed: bool) -> str:
+    """`5 missed ticks need backfilling`; more, where one of them stands for several."""
     if not count:
         return "no missed ticks need backfilling"
-    return f"{format_count(count, 'missed tick')} {'needs' if count == 1 else 'need'} backfilling"
+    more = "more than " if summed else ""
+    return f"{more}{format_count(count, 'missed tick')} {'needs' if count == 1 else 'need'} backfilling"
 
 
 def format_status(status: ScheduleStatus, forecast: Forecast, now: datetime) -> str:
@@ -152,7 +153,9 @@ def format_status(status: ScheduleStatus, forecast: Forecast, now: datetime) -> 
         until = "until it is resumed" if end is None else f"until {format_time(end, zone)}"
         facts["paused"] = f"by {status.paused.who}, {until}: {status.paused.why}"
     if status.missed:
-        facts["missed"] = f"{count_missed(status.missed)}: spanwise schedule missed {schedule.key}"
+        facts["missed"] = (
+            f"{count_missed(status.missed, summed=status.summed)}: spanwise schedule missed {schedule.key}"
+        )
     if schedule.pushes:
         facts["last push"] = format_time(status.pushed, zone) if status.pushed else "none"
     facts |= format_forecast(forecast)

@@ -59,6 +59,11 @@ class TickRecord:
         return claim_name(self.key, self.tick.name)
 
     @property
+    def is_summary(self) -> bool:
+        """Whether it stands for several ticks, the older ones of a long gap."""
+        return self.end is not None and self.end.first_at is not None and self.end.first_at < self.tick.at
+
+    @property
     def spans(self) -> Sequence[int]:
         """The spans that it was to run on, ascending; several where it stands for several ticks."""
         last = self.tick.span

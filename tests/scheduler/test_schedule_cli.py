@@ -14,11 +14,13 @@ from spanwise.orchestrator import Run, State
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.daemon import loop as scheduling
+from spanwise.scheduler.daemon.due_tick import end_missed
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
-from spanwise.scheduler.ledger.ticks import claim_tick
+from spanwise.scheduler.ledger.ticks import claim_ended_ticks, claim_tick
 from spanwise.scheduler.schedule.division import HALVES
+from spanwise.scheduler.schedule.due import find_due
 from spanwise.scheduler.schedule.outcome import TickEnd, TickOutcome
 from spanwise.scheduler.schedule.span_rule import days_before, months_before
 from spanwise.scheduler.schedule.ticks import ticks
@@ -287,6 +289,18 @@ def test_a_name_in_a_file_gives_up_the_ticks_of_that_schedule_alone(store, spanw
         every = "2000-01-01..2099-01-01"
         assert spanwise("schedule", "acknowledge", f"both.py:{name}", "--span", every, "--because", "x")[0] == 0
         assert (len(list_missed(store, "clicks")), len(list_missed(store, "prices"))) == left
+
+
+def test_a_tick_that_stands_for_several_does_not_count_as_one(store, spanwise):
+    """Of 30 days without a scheduler, 719 ticks were missed, and 100 were said to need backfilling."""
+    known, now = scheduled_since(store, 720), datetime.now(UTC)
+    ends = end_missed(find_due(HOURLY, known[0].at - timedelta(hours=1), now), HOURLY)
+    claim_ended_ticks(store, "flow", ends, holder=1, now=now)
+    count = f"more than {len(ends)} missed ticks need backfilling"
+
+    assert len(ends) < len(known)
+    assert f"flow: {count}\n" in spanwise("schedule", "missed")[1]
+    assert f"{count}: spanwise schedule missed flow\n" in spanwise("schedule", "status")[1]
 
 
 def test_what_recovers_a_missed_tick_goes_to_the_folder_of_the_schedule(file, project, shell, tmp_path_factory):

@@ -117,7 +117,8 @@ def _judge_schedules(store: Store, schedules: Sequence[ScheduleStatus]) -> Pipel
         word = "no scheduler" if ailing[0].overdue is not None else "late"
         return PipelineHealth(word=word, why="; ".join(problems), urgent=True, remedy=catch_up(ailing[0]))
     if behind := [status for status in schedules if status.missed]:
-        missed = f"{format_count(sum(status.missed for status in behind), 'missed tick')} to backfill"
+        more = "more than " if any(status.summed for status in behind) else ""
+        missed = f"{more}{format_count(sum(status.missed for status in behind), 'missed tick')} to backfill"
         return PipelineHealth(word="late", why=missed, urgent=True, remedy=_recover(store, behind[0].schedule))
     return PipelineHealth(word="on time")
 
