@@ -41,7 +41,7 @@ from spanwise.scheduler.backfill.record import (
     record_backfill,
     set_stage,
 )
-from spanwise.scheduler.formatting import format_count, format_json, format_time
+from spanwise.scheduler.formatting import format_count, format_few, format_json, format_time
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
@@ -128,7 +128,7 @@ def plan_request(request: BackfillRequest, settings: Settings) -> tuple[Backfill
             plan = plan_backfill(options, loaded.pipeline, calendar, store, sources, took, file=loaded.quoted)
             return _add_others(plan, store, request) if request.missed else plan, loaded
         except SpanNotFound as error:
-            commands = _give_up(_missed(store, name), () if node else spans or (), request.elsewhere)
+            commands = _give_up(store, _missed(store, name), () if node else spans or (), request.elsewhere)
             raise SpanNotFound("\n".join([str(error), *_format_give_up(commands)])) from error
 
 
@@ -159,7 +159,7 @@ def _add_others(plan: BackfillPlan, store: Store, request: BackfillRequest) -> B
         runs=() if plan.targets else tuple(itertools.chain(*runs)),
         own=own_runs,
         lost=tuple(format_lost(missed)),
-        give_up=tuple(_give_up(missed, plan.absent, request.elsewhere)),
+        give_up=tuple(_give_up(store, missed, plan.absent, request.elsewhere)),
     )
 
 
@@ -199,19 +199,26 @@ def _is_label(text: str, calendar: Calendar) -> bool:
 
 
 def _give_up(
-    missed: Sequence[tuple[ScheduleRecord, TickRecord]], spans: Collection[int], elsewhere: Sequence[str]
+    store: Store, missed: Sequence[tuple[ScheduleRecord, TickRecord]], spans: Collection[int], elsewhere: Sequence[str]
 ) -> list[str]:
-    """The commands that give up the missed ticks of spans without input: one that stands for several by its name."""
+    """The commands that give up the missed ticks of spans without input.
+
+    One that stands for several, or gives each node a span of its own, by its name: other ticks may have its span.
+    """
+    from spanwise.scheduler.ledger.schedule_status import format_key
+
     commands: dict[str, None] = {}
     for schedule, tick in missed:
         if not any(span in spans for span in tick.spans):
             continue
-        alone = tick.spans[0] == tick.spans[-1]
-        label = Calendar.from_name(schedule.calendar).label(tick.spans[0])
-        what = [pipeline_of(schedule.key), "--span", label] if alone else [schedule.key, "--tick", tick.tick.name]
+        if tick.spans[0] == tick.spans[-1] and not tick.tick.by_node:
+            label = Calendar.from_name(schedule.calendar).label(tick.spans[0])
+            what = [pipeline_of(schedule.key), "--span", label]
+        else:
+            what = [format_key(store, schedule.key), "--tick", tick.tick.name]
         words = ["spanwise", "schedule", "acknowledge", *what, "--because", "no data", *elsewhere]
         commands[shlex.join(words)] = None
-    return [*commands][:_FEW]
+    return [*format_few([*commands], _FEW)]
 
 
 def _format_give_up(commands: Sequence[str]) -> list[str]:

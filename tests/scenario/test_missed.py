@@ -227,6 +227,17 @@ def test_every_listed_tick_can_be_given_up_at_once(world: World) -> None:  # noq
     assert world("schedule", "missed")[0] == 0
 
 
+def test_of_many_ticks_whose_data_never_comes_a_few_are_given_up_at_a_time(world: World) -> None:  # noqa: F811
+    """The commands for five were printed, and nothing said that there were more."""
+    world.lived(1)
+    scheduled(world, *range(2, 9))
+
+    _, out, err = world("backfill", "days.py", "--missed")
+
+    assert (out + err).count("schedule acknowledge days --span") == 5
+    assert "  # … and 2 more like these\n" in out + err
+
+
 def test_data_that_comes_after_all_is_ingested_though_its_tick_was_given_up(world: World) -> None:  # noqa: F811
     """An acknowledgement closes a tick, not a span; `--missed` leaves it out."""
     world.lived(3)
