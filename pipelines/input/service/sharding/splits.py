@@ -311,15 +311,18 @@ class EmptyStream(Stream):
 
 
 def count_shards(op: Op) -> int:
-    """In how many shards a dataset is saved; one if an op needs to see all its elements."""
+    """In how many shards a dataset is saved; one if its splits, one behind the other, are not its elements in order."""
     splits = split_graph(op)
-    if splits.unsplittable or not all(_keeps_order(each) for each in list_ops(op) if each.inputs):
-        return 1
-    return max(1, min(_SHARDS, sum(splits.splits)))
+    return max(1, min(_SHARDS, sum(splits.splits))) if not splits.unsplittable and _keeps_order(op) else 1
 
 
 def _keeps_order(op: Op) -> bool:
-    return op.by_element or (isinstance(op, Interleave) and op.cycle == 1)
+    """Whether no op needs to see all elements, and each is read once: a split holds all that is read of it."""
+    ops = [each for each in list_ops(op) if each.inputs]
+    below = [id(each) for above in ops for each in above.inputs]
+    return len(set(below)) == len(below) and all(
+        each.by_element or (isinstance(each, Interleave) and each.cycle == 1) for each in ops
+    )
 
 
 def splits_of_shard(op: Op, shards: int, shard: int) -> Iterator[tuple[int, Op]]:

@@ -100,13 +100,16 @@ def test_shards_are_splits_to_a_reader_function(two, tmp_path):
         lambda ds: ds.take(30),
         lambda ds: inputs.zip(ds, ds),
         lambda ds: ds.repeat(2),
+        lambda ds: ds.concatenate(ds),
+        lambda ds: ds.map(doubled).concatenate(ds.map(float)),
     ],
-    ids=["batch", "enumerate", "shuffle", "take", "zip", "repeat"],
+    ids=["batch", "enumerate", "shuffle", "take", "zip", "repeat", "concatenate with itself", "two maps of it"],
 )
 def test_what_looks_at_all_elements_is_one_shard(word):
-    """Batches do not end with a split, numbers go on: such a dataset one worker writes."""
+    """Batches do not end with a split, numbers go on, what is read twice comes twice: one worker writes all of it."""
     assert count_shards(word(inputs.range(100)).op) == 1
     assert count_shards(inputs.range(100).map(doubled).op) == 32
+    assert count_shards(inputs.range(100).concatenate(inputs.range(50)).op) == 32
 
 
 def test_one_shard_is_the_whole_dataset(two, tmp_path):
