@@ -210,13 +210,14 @@ class DispatchServer(Serving):
     def _assignment(self, number: int, worker: str) -> TaskAssignment:
         state = self._keeper.state
         create = state.jobs[state.tasks[number].job].create
+        shard = state.workers[worker].shard or 0 if worker in state.workers else 0
         return TaskAssignment(
             task=number,
             dataset=create.dataset,
             mode=create.mode,
             seed=create.seed,
             shards=create.shards,
-            index=state.workers[worker].shard or 0 if worker in state.workers else 0,
+            index=shard if create.mode.is_static else number - create.job,  # a worker may come back for other splits
             consumers=create.consumers,
             cached=create.cached,
             epoch=create.epoch,

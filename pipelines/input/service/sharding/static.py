@@ -41,10 +41,9 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
         own = rebuild(op, lambda each: _rename_snapshot(each, shards, index) if list_hints(each) else each)
         return rebuild(own, lambda each: _fill_hint(each, shards, index))
     files = _files_of(op)
-    whole = why_not_by_file(op)
-    if policy is ShardingPolicy.DATA or (policy is ShardingPolicy.FILE_OR_DATA and whole):
+    if policy is not ShardingPolicy.FILE and not shares_files(op, policy):
         return Shard(input=op, shards=shards, index=index)
-    if whole:
+    if whole := why_not_by_file(op):
         raise DatasetError(f"distribute(processing_mode='file'): {whole}; or use 'data', or 'file_or_data'.")
 
     def change(each: Op) -> Op:
@@ -53,6 +52,11 @@ def cut_to_shard(op: Op, policy: ShardingPolicy, shards: int, index: int) -> Op:
         return _rename_snapshot(each, shards, index)
 
     return rebuild(op, change)
+
+
+def shares_files(op: Op, policy: ShardingPolicy) -> bool:
+    """Whether each worker reads files of its own, rather than all that the others read too."""
+    return policy is ShardingPolicy.FILE or (policy is ShardingPolicy.FILE_OR_DATA and not why_not_by_file(op))
 
 
 def why_not_by_file(op: Op) -> str:

@@ -97,7 +97,7 @@ class TaskAssignment(ServiceMessage):
     mode: ShardingPolicy
     seed: int
     shards: int  #: of static sharding
-    index: int  #: the worker's shard of these
+    index: int  #: the worker's shard of these; in dynamic sharding the task's number, counted from that of its job
     consumers: int  #: of a coordinated read; 0 for first come, first served
     cached: bool  #: whether trainers share a window
     epoch: Name = "0"  #: which of the consumers' iterations

@@ -15,13 +15,13 @@ from typing import Any, Final
 from pyarrow import flight
 
 from spanwise.orchestrator.errors import ServiceError
-from spanwise.pipelines.input.op import Op, assign_seeds, mix_seed
+from spanwise.pipelines.input.op import Op, mix_seed
 from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.service.policy import ShardingPolicy
 from spanwise.pipelines.input.service.saves.saver import Saver
 from spanwise.pipelines.input.service.sharding.dealing import read_from_queue
 from spanwise.pipelines.input.service.sharding.splits import describe_split, plan_graph, share_seeds, splitter_of
-from spanwise.pipelines.input.service.sharding.static import cut_to_shard
+from spanwise.pipelines.input.service.sharding.static import cut_to_shard, shares_files
 from spanwise.pipelines.input.service.wire.config import WorkerConfig
 from spanwise.pipelines.input.service.wire.connection import (
     UnknownTask,
@@ -230,14 +230,16 @@ class WorkerServer(Serving):
         if task.mode is ShardingPolicy.OFF:
             return TaskPass(op, options, flow, epoch=epoch)
         op = with_own_caches(op)
-        options = replace(options, seed=task.seed if options.seed is None else options.seed)
+        shared = task.seed if options.seed is None else options.seed
+        own = mix_seed(shared, task.index)
         if task.mode.is_static:
-            op = cut_to_shard(op, task.mode, task.shards, task.index)
-            options = replace(options, in_order=task.mode is not ShardingPolicy.FILE)
-            return TaskPass(op, options, flow, epoch=epoch)
+            by_file = shares_files(op, task.mode)  # else all workers compute the same elements, or hint says which
+            op = cut_to_shard(share_seeds(op, shared) if by_file else op, task.mode, task.shards, task.index)
+            in_order = task.mode is not ShardingPolicy.FILE
+            return TaskPass(op, replace(options, seed=own if by_file else shared, in_order=in_order), flow, epoch=epoch)
         queue = TakenSplits(task.task, self._dispatcher)
-        graph = read_from_queue(plan_graph(assign_seeds(op, options.seed or 0), options), queue)
-        return TaskPass(graph, replace(options, optimize=False), flow, queue, epoch=epoch)
+        graph = read_from_queue(plan_graph(share_seeds(op, shared), options), queue)
+        return TaskPass(graph, replace(options, seed=own, optimize=False), flow, queue, epoch=epoch)
 
     def _pass_of_split(self, request: Fetch) -> TaskPass:
         assert request.split is not None

@@ -126,3 +126,24 @@ def test_what_reads_no_files_is_not_shared_by_files(service, lines, other):
     with pytest.raises(DatasetError, match=r"unshardable source dataset was found: .* reads no files; use 'data'"):
         dataset.distribute(service.target, "file")
     assert sorted(dataset.distribute(service.target, "file_or_data")) == [*range(40), *range(100, 110)]
+
+
+def drawn(_line):
+    return inputs.range(1).random_map(lambda _, numbers: int(numbers.integers(10**12)))
+
+
+@pytest.mark.parametrize("mode", ["file", "file_or_data", "dynamic"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_no_two_workers_draw_the_same_numbers_for_their_elements(service, lines, mode, seed):
+    """Datasets that a function returns for an element count the elements of one worker: all drew from one seed."""
+    found = list(lines.map(uneven).flat_map(drawn).options(seed=seed).distribute(service.target, mode))
+
+    assert len(found) == len(set(found)) == 40
+
+
+def test_workers_that_produce_the_same_elements_draw_the_same_numbers(service):
+    """Each sends its share of one dataset."""
+    dataset = inputs.range(20).flat_map(drawn).options(seed=3)
+
+    with dataset.distribute(service.target, "data").iterator(epoch=0) as elements:
+        assert sorted(elements) == sorted(dataset.iterator(epoch=0))
