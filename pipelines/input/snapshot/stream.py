@@ -21,7 +21,7 @@ from spanwise.pipelines.input.snapshot.splits import SplitFeed, SplitWriteStream
 from spanwise.pipelines.input.snapshot.state import Metadata, Origin, PassThrough, Read, Refuse, Write, decide
 from spanwise.pipelines.input.snapshot.storage import files_at
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
-from spanwise.pipelines.input.snapshot.writing import InputOpener, WriteStream
+from spanwise.pipelines.input.snapshot.writing import InputOpener, WriteStream, input_seed
 
 _TRIES: Final = 20
 """How often the folder is looked at again when another writer was faster."""
@@ -195,7 +195,7 @@ class SnapshotStream(Stream):
     def _origin(self) -> Origin:
         shape = digest("shape", *(type(op).__qualname__ for op in list_ops(self._op.input)))
         return {
-            "seed": mix_seed(self._opening.seed, 1),
+            "seed": input_seed(self._opening.seed),
             "epoch": list(self._opening.epoch),
             "shape": shape,
             "files": digest("files", *(part for stamp in self._op.stamps for part in stamp)),

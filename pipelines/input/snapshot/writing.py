@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from spanwise.orchestrator.errors import DatasetError, StateMismatch, UnreadableInput
-from spanwise.pipelines.input.op import InputSeries, Op, Opening, State, Stream, assign_seeds
+from spanwise.pipelines.input.op import InputSeries, Op, Opening, State, Stream, assign_seeds, mix_seed
 from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
 from spanwise.pipelines.input.snapshot.folder import ReusableChunk, ReusableChunks, SnapshotFolder
@@ -76,6 +76,11 @@ class LookaheadStream(Stream):
     @abstractmethod
     def _fail(self, error: Exception) -> None:
         """Called when the input has raised."""
+
+
+def input_seed(seed: int) -> int:
+    """The seed of what a snapshot is written from, whether a pass with this seed writes it or a save."""
+    return mix_seed(seed, 1)
 
 
 class InputOpener:

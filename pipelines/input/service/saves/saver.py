@@ -38,6 +38,7 @@ from spanwise.pipelines.input.snapshot.split_writer import SplitWriter
 from spanwise.pipelines.input.snapshot.state import ChunkRecord
 from spanwise.pipelines.input.snapshot.storage import files_at
 from spanwise.pipelines.input.snapshot.use import SnapshotUse
+from spanwise.pipelines.input.snapshot.writing import input_seed
 
 _RETRY_S: Final = 0.1
 _ERROR_LETTERS: Final = 9_000
@@ -136,16 +137,16 @@ class Saver:
                 writer.close()
 
     def _passes(self, shard: int) -> Iterator[tuple[DatasetIterator, Op]]:
-        """A pass over each split of a shard."""
+        """A pass over each split of a shard; in the order of a pass that writes the snapshot, if they have a seed."""
         save = self._save
         graph = self._graph(save.dataset)
         options = graph.options
-        shared = save.seed if options.seed is None else options.seed
-        whole = plan_graph(share_seeds(graph.op, shared), options)
-        for number, part in splits_of_shard(whole, save.shards, shard):
-            seed = mix_seed(shared, number)
-            alone = options.autotune and save.shards == 1
-            settings = replace(options, seed=seed, optimize=False, autotune=alone, deterministic=True)
+        shared = save.seed if options.seed is None else input_seed(options.seed)
+        whole, is_one = plan_graph(graph.op, options), save.shards == 1
+        for number, part in splits_of_shard(whole if is_one else share_seeds(whole, shared), save.shards, shard):
+            seed = shared if is_one else mix_seed(shared, number)
+            autotune = options.autotune and is_one
+            settings = replace(options, seed=seed, optimize=False, autotune=autotune, deterministic=True)
             yield DatasetIterator(part, settings, 0, blocks=in_rows(part), dataset=graph.flow), part
 
     def _remove(self, files: Iterable[str]) -> None:

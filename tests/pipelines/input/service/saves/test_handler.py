@@ -122,6 +122,24 @@ def test_one_shard_is_the_whole_dataset(two, tmp_path):
     assert found == [batch.tolist() for batch in dataset]
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        lambda ds: ds.shuffle(),
+        lambda ds: ds.map(doubled),
+        lambda ds: ds.shuffle().random_map(lambda n, numbers: (n, int(numbers.integers(10**12)))).repeat(2),
+        lambda ds: ds.flat_map(lambda n: inputs.range(n).shuffle()).batch(1).unbatch().cache(),
+    ],
+    ids=["shuffle", "splits of a shuffled source", "random numbers", "nested"],
+)
+def test_a_seed_leads_to_the_same_snapshot_whoever_writes_it(two, tmp_path, word):
+    """So features that a save has written lie beside labels that a pass has written, as if one pass had done both."""
+    dataset = word(inputs.from_random_access(range(20), shuffle=True)).options(seed=7)
+    inputs.save(dataset, tmp_path / "saved", two.target)
+
+    assert list(inputs.load(tmp_path / "saved")) == list(dataset.snapshot(tmp_path / "passed"))
+
+
 def test_shards_put_behind_each_other_are_the_dataset():
     """Whatever their number, each split is in one of them."""
     op = plan_graph(inputs.range(1000).map(doubled).op, inputs.range(1).settings)
