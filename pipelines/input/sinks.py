@@ -121,8 +121,8 @@ class Sinks(Flow):
     def to_tf(self, *, signature: Any = None) -> Any:
         """A `tf.data.Dataset` of the elements; each pass is the dataset's next one.
 
-        The types of its tensors are known from the graph, or from its first element, which is computed once more for
-        that; or they are given: `signature` is what `tf.data.Dataset.from_generator` calls `output_signature`. What no
+        The types of its tensors are known from the graph, or from its first element, with which the first pass is
+        begun; or they are given: `signature` is what `tf.data.Dataset.from_generator` calls `output_signature`. What no
         tensor can hold is refused here where the graph shows it, else when it comes. Dataclasses become dicts.
         """
         try:

@@ -7,6 +7,7 @@ here: whatever a tensor of that type cannot hold exactly is refused.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
@@ -29,10 +30,14 @@ from spanwise.pipelines.input.element import (
     parts_of,
 )
 from spanwise.pipelines.input.flow import Flow
+from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.rows import empty_batch
 
 Signature: TypeAlias = Any
 """Nested dicts and tuples of `tf.TensorSpec` and `tf.RaggedTensorSpec`."""
+
+_Begun: TypeAlias = "tuple[DatasetIterator, tuple[Any, ...]]"
+"""A pass, and the elements that it has given and that are still to be handed over."""
 
 _NUMBERS: Final = "?bBhHiIlLqQefdFD"  # NumPy's letters for the types that TensorFlow has too
 _RANKS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
@@ -48,11 +53,18 @@ def make_dataset(dataset: Flow, signature: Signature | None = None) -> Any:
     Raises:
         DatasetError: TensorFlow has no tensors for them, or there is no element that would show them.
     """
-    signature = _find_signature(dataset) if signature is None else signature
+    begun: list[_Begun] = []  # to find the types: in a job of a data service, what it has read comes in no other pass
+    if signature is None:
+        try:
+            signature = _of_spec(dataset.spec)
+        except _NotKnownYet:
+            begun.append(_begin(dataset))
+            signature = _of_value(convert_arrays(begun[0][1][0]))
 
     def tensors() -> Iterator[Any]:
-        with dataset.iterator() as elements:
-            for number, element in enumerate(elements):
+        elements, first = begun.pop() if begun else (dataset.iterator(), ())
+        with elements:
+            for number, element in enumerate(itertools.chain(first, elements)):
                 yield _convert(convert_arrays(element), signature, f"of element {number}")
 
     found = tf.data.Dataset.from_generator(tensors, output_signature=signature)
@@ -67,13 +79,10 @@ def make_dataset(dataset: Flow, signature: Signature | None = None) -> Any:
 # What the tensors are
 
 
-def _find_signature(dataset: Flow) -> Signature:
-    try:
-        return _of_spec(dataset.spec)
-    except _NotKnownYet:
-        with dataset.iterator(epoch=0) as elements:
-            for first in elements:
-                return _of_value(convert_arrays(first))
+def _begin(dataset: Flow) -> _Begun:
+    elements = dataset.iterator()
+    for first in elements:
+        return elements, (first,)
     raise DatasetError(
         "to_tf: the dataset has no elements, so their types cannot be known; give them: to_tf(signature=…)."
     )

@@ -140,6 +140,15 @@ def test_elements_that_are_described_are_not_computed_for_their_type():
     assert calls == []
 
 
+def test_the_first_element_is_in_the_first_pass():
+    """Also where no other pass gives it again, as in a job of a data service: it was read for its type, and dropped."""
+    once = iter(range(3))
+    found = inputs.from_generator(lambda: once).map(lambda number: number * 2).to_tf()
+
+    assert [int(each) for each in found] == [0, 2, 4]
+    assert list(found) == []
+
+
 def test_a_dataset_without_elements_or_types_wants_a_signature():
     """They cannot be known otherwise."""
     with pytest.raises(DatasetError, match=r"to_tf\(signature=…\)"):
