@@ -14,6 +14,7 @@ from typing import Any
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.call import element_caller, function_error
 from spanwise.pipelines.input.element import UNKNOWN, DatasetSpec, Spec, Structure
+from spanwise.pipelines.input.equality import equal_key
 from spanwise.pipelines.input.op import (
     Element,
     Op,
@@ -64,7 +65,8 @@ class GroupsStream(SingleInputStream):
         self._dataset = dataset
         self._call = element_caller(op.key)
         self._at = 0  # elements read, and errors
-        self._groups: dict[Hashable, dict[int, Element]] = {}  # by their keys, the elements by their numbers
+        self._groups: dict[Hashable, dict[int, Element]] = {}  # by what equal keys share; elements by their numbers
+        self._keys: dict[Hashable, Hashable] = {}  # of the groups
         self._before: dict[int, State] = {}  # the input's state before each element that waits
 
     def _reader(self, source: Stream) -> Any:
@@ -81,13 +83,13 @@ class GroupsStream(SingleInputStream):
     def __next__(self) -> Element:
         while True:
             try:
-                key = self._add_next()
+                group = self._add_next()
             except StopIteration:
                 if not self._groups:
                     raise
                 return self._leave(next(iter(self._groups)))  # the one that has waited longest
-            if len(self._groups[key]) >= self._size(key):
-                return self._leave(key)
+            if len(self._groups[group]) >= self._size(self._keys[group]):
+                return self._leave(group)
 
     def _add_next(self) -> Hashable:
         before = self._place.state()
@@ -107,9 +109,11 @@ class GroupsStream(SingleInputStream):
                 key = math.nan
         except Exception as error:
             raise function_error("group_by_window", self._op.key, f"element {number}", error) from error
-        self._groups.setdefault(key, {})[number] = element
+        group = equal_key(key)
+        self._keys.setdefault(group, key)
+        self._groups.setdefault(group, {})[number] = element
         self._before[number] = before
-        return key  # type: ignore[no-any-return]  # it was hashed
+        return group
 
     def _size(self, key: Hashable) -> int:
         size = self._op.size
@@ -123,11 +127,11 @@ class GroupsStream(SingleInputStream):
             raise function_error("group_by_window", size, f"the key {key!r:.80}", error) from error
         return found
 
-    def _leave(self, key: Hashable) -> tuple[Hashable, Any]:
-        group = self._groups.pop(key)
-        for number in group:
+    def _leave(self, group: Hashable) -> tuple[Hashable, Any]:
+        elements = self._groups.pop(group)
+        for number in elements:
             del self._before[number]
-        return key, self._dataset(self._gathered(list(group.values())))
+        return self._keys.pop(group), self._dataset(self._gathered(list(elements.values())))
 
     def state(self) -> State:
         oldest = min(self._before, default=self._at)

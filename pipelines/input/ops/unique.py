@@ -10,6 +10,7 @@ from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.element import Spec, element_spec, parts_of
+from spanwise.pipelines.input.equality import equal_key
 from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream
 from spanwise.pipelines.input.rows import open_elements
 
@@ -99,4 +100,4 @@ def content_key(element: Any) -> Any:
         hash(element)
     except TypeError as error:
         raise DatasetError(f"unique: elements of the type {type(element).__name__} cannot be compared.") from error
-    return type(element), "nan" if element != element else element  # noqa: PLR0124  NaN
+    return type(element), "nan" if element != element else equal_key(element)  # noqa: PLR0124  NaN

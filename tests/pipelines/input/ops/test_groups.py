@@ -1,5 +1,6 @@
 """Elements that are gathered by a key, and reduced group by group."""
 
+import datetime as dt
 import itertools
 import queue
 
@@ -47,6 +48,19 @@ def test_elements_without_a_number_for_a_key_are_one_group():
     )
 
     assert list(numbers) == [0, 2, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("key", [lambda row: row["at"], lambda row: (0, row["at"])], ids=["a moment", "with others"])
+def test_the_hour_that_comes_twice_in_autumn_is_two(key):
+    """Half past two in summer time and an hour later are equal to Python: they were one group, and one element."""
+    utc = [dt.datetime(2024, 10, 27, hour, 30, tzinfo=dt.UTC) for hour in (0, 1, 0)]
+    rows = inputs.from_arrow(pa.table({"at": pa.array(utc, pa.timestamp("us", "Europe/Berlin"))}))
+
+    groups = rows.group_by_window(key, lambda key, group: group.batch(9).map(lambda batch: (key, len(batch["at"]))), 9)
+
+    assert [size for _, size in groups] == [2, 1]
+    assert [key[1].fold if type(key) is tuple else key.fold for key, _ in groups] == [0, 1]
+    assert [row["at"].astimezone(dt.UTC) for row in rows.unique()] == utc[:2]
 
 
 def test_a_key_that_cannot_be_compared_is_reported_with_its_element():
