@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, read_only
+from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, freeze
 from spanwise.pipelines.input.exact_columns import refuse_cut, refuse_cut_cast
 from spanwise.pipelines.input.row_order import find_other_order
 
@@ -50,13 +50,13 @@ def as_array(column: Any) -> Any:  # noqa: PLR0911  one line per kind of type
         return _as_objects(column)
     if pa.types.is_primitive(type_) and column.null_count and not pa.types.is_floating(type_):
         return _as_masked(column)
-    return read_only(column.to_numpy(zero_copy_only=False))
+    return freeze(column.to_numpy(zero_copy_only=False))
 
 
 def _as_objects(column: Any) -> Any:
     import numpy as np
 
-    return read_only(np.fromiter(column.to_pylist(), object, len(column)))
+    return freeze(np.fromiter(column.to_pylist(), object, len(column)))
 
 
 def _as_masked(column: Any) -> Any:
@@ -74,7 +74,7 @@ def _as_masked(column: Any) -> Any:
 def _masked(values: NDArray[Any], mask: NDArray[Any]) -> Any:
     from spanwise.pipelines.input.nullable import NullableArray
 
-    return read_only(NullableArray(values, mask))
+    return freeze(NullableArray(values, mask))
 
 
 def _as_axis(column: Any) -> Any:
@@ -85,17 +85,17 @@ def _as_axis(column: Any) -> Any:
     inner = as_array(column.values.slice(column.offset * size, rows * size))
     if isinstance(inner, Ragged):
         lengths = np.where(column.is_null().to_numpy(zero_copy_only=False), 0, size)
-        return read_only(Ragged(as_array(column.flatten()), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)))
+        return freeze(Ragged(as_array(column.flatten()), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)))
     inner = inner.reshape(rows, size, *inner.shape[1:])
     if not column.null_count:
         return inner
     gone = column.is_null().to_numpy(zero_copy_only=False)
     if inner.dtype.kind == "f" and not isinstance(inner, np.ma.MaskedArray):
-        return read_only(np.where(gone.reshape(rows, *[1] * (inner.ndim - 1)), inner.dtype.type(np.nan), inner))
+        return freeze(np.where(gone.reshape(rows, *[1] * (inner.ndim - 1)), inner.dtype.type(np.nan), inner))
     values, mask = np.array(np.ma.getdata(inner)), np.array(np.ma.getmaskarray(inner))
     if values.dtype.kind == "O":
         values[gone] = None
-        return read_only(values)
+        return freeze(values)
     values[gone], mask[gone] = np.zeros(1, values.dtype)[0], True
     return _masked(values, mask)
 
@@ -106,7 +106,7 @@ def _as_ragged(column: Any, offsets: NDArray[Any] | None = None) -> Ragged:
     if offsets is None or column.null_count:  # the values of a null list belong to nobody
         offsets = np.concatenate([[0], np.cumsum(np.asarray(column.value_lengths().fill_null(0)))])
     offsets = offsets.astype(np.int64)
-    ragged: Ragged = read_only(Ragged(as_array(column.flatten()), offsets - offsets[0]))
+    ragged: Ragged = freeze(Ragged(as_array(column.flatten()), offsets - offsets[0]))
     return ragged
 
 
@@ -119,12 +119,12 @@ def _as_extension(column: Any) -> Any:
 
     type_, stored = column.type, as_array(column.storage)
     if isinstance(type_, pa.Bool8Type):
-        return read_only(stored != 0)
+        return freeze(stored != 0)
     if not isinstance(type_, pa.FixedShapeTensorType):
         return stored
     axes = type_.permutation or range(len(type_.shape))
     tensors = stored.reshape(len(column), *type_.shape)
-    return read_only(tensors.transpose(0, *(axis + 1 for axis in axes)))
+    return freeze(tensors.transpose(0, *(axis + 1 for axis in axes)))
 
 
 def convert_arrays(element: Any) -> Any:

@@ -177,10 +177,18 @@ def each_leaf(function: Callable[[Any], object], value: object) -> object:
 _IMMUTABLE: Final = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
+def freeze(value: Any) -> Any:
+    """An array, or a `Ragged` of arrays, that cannot be written to. What is in arrays of objects is as it was."""
+    if isinstance(value, Ragged):
+        return Ragged(freeze(value.values), freeze(value.offsets))
+    return _frozen_array(value)
+
+
 def read_only(value: Any) -> Any:  # noqa: PLR0911  one line per kind of part
     """The same element with arrays that cannot be written to: a source, a cache or another function may hold it too.
 
-    Dicts, lists and dataclasses are copied, so that what is put into them stays out of the original.
+    Dicts, lists and dataclasses, also those in arrays, are copied, so that what is put into them stays out of the
+    original.
     """
     kind = type(value)
     if kind in _IMMUTABLE:
@@ -188,7 +196,7 @@ def read_only(value: Any) -> Any:  # noqa: PLR0911  one line per kind of part
     import numpy as np
 
     if isinstance(value, np.ndarray):
-        return _read_only_array(value)
+        return _frozen_array(value, _own_items)
     if kind is Ragged:
         return Ragged(read_only(value.values), read_only(value.offsets))
     if kind is Sparse:
@@ -203,21 +211,37 @@ def read_only(value: Any) -> Any:  # noqa: PLR0911  one line per kind of part
     return value if taken is None else _read_only_structure(value, *taken)
 
 
-def _read_only_array(array: NDArray[Any]) -> NDArray[Any]:
+def _frozen_array(array: NDArray[Any], of: Callable[[NDArray[Any]], NDArray[Any]] | None = None) -> NDArray[Any]:
+    """The array, or with `of` what this makes of arrays of objects, as one that cannot be written to."""
     import numpy as np
 
     if array is np.ma.masked:
         return array
     if isinstance(array, np.ma.MaskedArray):
-        values, mask = (_read_only_array(each) for each in (array.data, np.ma.getmaskarray(array)))
+        values, mask = (_frozen_array(each, of) for each in (array.data, np.ma.getmaskarray(array)))
         fill = getattr(array, "_fill_value", None)  # None if nobody has asked for it, and then it follows the dtype
         masked: NDArray[Any] = type(array)(values, mask, fill_value=fill)
         return masked
+    if of is not None and array.dtype.kind == "O":
+        array = of(array)
     if not array.flags.writeable:
         return array
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _own_items(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of objects with read-only ones; the same if none of them can be changed."""
+    import numpy as np
+
+    items = array.ravel().tolist()
+    if _IMMUTABLE.issuperset(map(type, items)):
+        return array
+    fresh = list(map(read_only, items))
+    if all(new is old for new, old in zip(fresh, items, strict=True)):
+        return array
+    return np.fromiter(fresh, object, len(fresh)).reshape(array.shape)
 
 
 def _read_only_structure(value: Any, names: tuple[str, ...], parts: tuple[Any, ...]) -> Any:

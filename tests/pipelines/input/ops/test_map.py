@@ -168,16 +168,31 @@ def test_a_function_cannot_change_what_others_hold(dataset, options):
             list(dataset.map(halve, **options))
 
 
+@pytest.mark.parametrize("column", [[{"a": 1}], [[{"a": 1}]]], ids=["structs", "lists of them"])
+def test_each_pass_over_a_cache_gives_the_same_structs(column):
+    """Their dicts are Python's, which a function can write to."""
+
+    def count(batch):
+        structs = getattr(batch["s"], "values", batch["s"])
+        structs[0]["a"] += 1
+        return structs[0]["a"]
+
+    dataset = inputs.from_arrow(pa.table({"s": column})).batch(1).as_numpy().cache().map(count)
+
+    assert [list(dataset) for _ in range(3)] == [[2]] * 3
+
+
 def test_what_a_consumer_does_stays_out_of_sources():
-    """Dicts and lists are handed out as copies, arrays read-only."""
-    held = {"list": [1], "dict": {"a": 1}, "array": np.zeros(2)}
+    """Dicts and lists are handed out as copies, also those in arrays, and arrays read-only."""
+    held = {"list": [1], "dict": {"a": 1}, "array": np.zeros(2), "objects": np.array([{"a": 1}, None], object)}
     for dataset in (inputs.from_elements([held]), inputs.from_elements([held]).cache()):
         for _ in range(2):
             for element in dataset:
                 assert element["list"] == [1]
                 assert element["dict"] == {"a": 1}
                 element["list"].append(2)
-                element["dict"]["b"] = 2
+                assert element["objects"].tolist() == [{"a": 1}, None]
+                element["dict"]["b"] = element["objects"][0]["b"] = 2
                 with pytest.raises(ValueError, match="read-only"):
                     element["array"] += 1
     assert held["array"].flags.writeable
