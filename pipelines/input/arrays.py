@@ -7,6 +7,7 @@ length make one more axis, other lists a `Ragged`.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
@@ -263,9 +264,37 @@ def _original(column: pa.Array[Any], values: Any) -> Any:
     """The column of an array that came back; dicts in it may have been changed, so these are read again."""
     import pyarrow as pa
 
-    if not (pa.types.is_struct(column.type) or pa.types.is_map(column.type)):
+    if not _holds_dicts(column.type):
         return column
-    return column if values.tolist() == column.to_pylist() else pa.array(values, column.type)
+    cells = _cells(column, values)
+    # `==` takes 1 and True for one, and two moments of the hour that comes twice in autumn
+    return column if repr(cells) == repr(column.to_pylist()) else pa.array(cells, column.type)
+
+
+def _holds_dicts(type_: pa.DataType) -> bool:
+    """Whether arrays of the type have dicts in them, at whatever depth of lists."""
+    import pyarrow as pa
+
+    if pa.types.is_map(type_) or pa.types.is_struct(type_):
+        return True
+    return hasattr(type_, "value_field") and _holds_dicts(type_.value_type)
+
+
+def _cells(column: Any, values: Any) -> list[Any]:
+    """An array that was made of the column as Python's values, in which lists are missing where they are there."""
+    import pyarrow as pa
+
+    if isinstance(values, Ragged):
+        items, ends = _cells(column.flatten(), values.values), values.offsets.tolist()
+        lists: list[Any] = [items[start:stop] for start, stop in pairwise(ends)]
+    elif pa.types.is_fixed_size_list(column.type):
+        size = column.type.list_size
+        inner = column.values.slice(column.offset * size, len(column) * size)
+        items = _cells(inner, values.reshape(len(inner), *values.shape[2:]))
+        lists = [items[at * size : (at + 1) * size] for at in range(len(column))]
+    else:
+        return values.tolist()  # type: ignore[no-any-return]
+    return [each if there else None for each, there in zip(lists, column.is_valid().to_pylist(), strict=True)]
 
 
 def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

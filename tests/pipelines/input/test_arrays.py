@@ -139,17 +139,58 @@ def test_no_part_of_an_array_can_be_written_to(column):
     assert not any(part.flags.writeable for part in parts)
 
 
-def test_a_change_inside_of_a_struct_is_not_lost():
-    """Its dicts can be written to, so what comes back is read again."""
-    structs = pa.array([{"a": 1}, {"a": 2}])
+_STRUCT = pa.struct([("a", pa.int64())])
+_BERLIN = pa.struct([("a", pa.timestamp("us", "Europe/Berlin"))])
+
+
+def _first(values):
+    """The first dict in an array, in lists or not."""
+    while not isinstance(values, dict):
+        values = values.values if isinstance(values, Ragged) else values[0]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("column", "changed"),
+    [
+        ([{"a": 1}, {"a": 2}], [{"a": 0}, {"a": 2}]),
+        (pa.array([[{"a": 1}], None, []], pa.list_(_STRUCT)), [[{"a": 0}], None, []]),
+        (pa.array([None, [{"a": 1}, None]], pa.large_list(_STRUCT)), [None, [{"a": 0}, None]]),
+        (pa.array([[{"a": 1}], None, [None]], pa.list_(_STRUCT, 1)), [[{"a": 0}], None, [None]]),
+        (pa.array([[[{"a": 1}], None], None], pa.list_(pa.list_(_STRUCT), 2)), [[[{"a": 0}], None], None]),
+        (pa.array([[[{"a": 1}, {}]], [[]]], pa.list_(pa.list_(_STRUCT))), [[[{"a": 0}, {"a": None}]], [[]]]),
+        (pa.array([[("k", {"a": 1})]], pa.map_(pa.string(), _STRUCT)), [[("k", {"a": 0})]]),
+    ],
+    ids=["structs", "lists", "large lists", "lists of one length", "lists in these", "lists of lists", "maps"],
+)
+def test_a_change_inside_of_a_struct_is_not_lost(column, changed):
+    """Its dicts can be written to, so what comes back is read again, in lists too; what is missing stays so."""
+    table = pa.table({"s": column})
 
     def zero(columns):
-        columns["s"][0]["a"] = 0
+        first = columns["s"][0][0][1] if pa.types.is_map(table.schema.types[0]) else _first(columns["s"])
+        first["a"] = 0
         return columns
 
-    found = inputs.from_arrow(pa.table({"s": structs})).map_batches(zero).to_arrow()
+    found = inputs.from_arrow(table).map_batches(zero).to_arrow()
 
-    assert found["s"].to_pylist() == [{"a": 0}, {"a": 2}]
+    assert found["s"].to_pylist() == changed
+    assert found.schema == table.schema
+    assert inputs.from_arrow(table).map_batches(lambda columns: columns).to_arrow() == table
+
+
+def test_a_moment_that_is_changed_to_the_second_of_its_hour_is_changed():
+    """When summer time ends, both are equal to Python."""
+    moments = [dt.datetime(2024, 10, 27, hour, 30, tzinfo=dt.UTC) for hour in (0, 1)]
+    table = pa.table({"s": pa.array([{"a": moments[0]}], _BERLIN)})
+
+    def second(columns):
+        columns["s"][0]["a"] = columns["s"][0]["a"].replace(fold=1)
+        return columns
+
+    found = inputs.from_arrow(table).map_batches(second).to_arrow()
+
+    assert found["s"].to_pylist()[0]["a"].astimezone(dt.UTC) == moments[1]
 
 
 def test_arrays_of_several_axes_become_columns_without_a_copy():
