@@ -58,7 +58,7 @@ DOORS = {
 
 #: Libraries that users bring, and the modules that give elements to them; and the half of pydantic in which its hooks
 #: are written.
-BROUGHT = {library: ["spanwise.pipelines.input.sinks"] for library in ("jax", "tensorflow", "torch")}
+BROUGHT = {library: ["spanwise.pipelines.input.sinks"] for library in ("jax", "pandas", "tensorflow", "torch")}
 BROUGHT["torch"].append("spanwise.pipelines.input.torch_dataset")
 BROUGHT["jax"] += ["spanwise.pipelines.input.jax_arrays", "spanwise.pipelines.input.orbax"]
 BROUGHT["orbax"] = ["spanwise.pipelines.input.orbax"]

@@ -227,3 +227,24 @@ def _find_cut(before: Any, after: Any) -> Any:  # noqa: PLR0911  a line for each
     if types.is_date(now):
         return before.is_valid() if was.tz else pc.not_equal(pc.floor_temporal(before, unit="day"), before)
     return None
+
+
+def is_rounded_beside_nulls(column: Any) -> bool:
+    """Whether whole numbers in a column would become others as floats, which libraries make of them beside a null."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_map(column.type):
+        kinds = column.type.key_type, column.type.item_type
+        return any(is_rounded_beside_nulls(_parts_of_maps(column, part, kind)) for part, kind in enumerate(kinds))
+    if types.is_struct(column.type):
+        return any(map(is_rounded_beside_nulls, column.flatten()))
+    if hasattr(column.type, "value_field"):
+        return is_rounded_beside_nulls(column.flatten())
+    if not (types.is_integer(column.type) and column.null_count):
+        return False
+    try:
+        column.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return True
+    return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_arrays
 from spanwise.pipelines.input.element import BatchSpec, Table
-from spanwise.pipelines.input.exact_columns import refuse_cut, unmasked
+from spanwise.pipelines.input.exact_columns import is_rounded_beside_nulls, refuse_cut, unmasked
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.op import check_whole
 from spanwise.pipelines.input.rows import empty_batch, join_batches
@@ -47,8 +47,24 @@ class Sinks(Flow):
         return table
 
     def to_pandas(self) -> Any:
-        """Like `to_arrow`, as a pandas frame."""
-        return self.to_arrow().to_pandas()
+        """Like `to_arrow`, as a pandas frame.
+
+        Whole numbers beside a null are floats there, as Arrow makes them. Where these would be other numbers, a column
+        is of pandas' `Int64` or `UInt64`, and one of lists or structs of such numbers holds Python's values.
+        """
+        import pandas as pd
+        import pyarrow as pa
+
+        table = self.to_arrow()
+        frame = table.to_pandas()
+        nullable = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
+        for name in frame.columns.intersection(table.column_names):
+            column = table.column(name).combine_chunks()
+            if is_rounded_beside_nulls(column):
+                is_plain = column.type in nullable
+                exact = column.to_pandas(types_mapper=nullable.get) if is_plain else pd.Series(column.to_pylist())
+                frame[name] = exact.array
+        return frame
 
     def to_polars(self) -> pl.DataFrame:
         """Like `to_arrow`, as a Polars frame."""

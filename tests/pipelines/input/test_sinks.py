@@ -36,6 +36,29 @@ def test_tables_and_frames(table):
         inputs.range(3).to_arrow()
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [2**53 + 1, None],
+        [[2**53 + 1, None], None],
+        [[[2**53 + 1]], [[None]]],
+        [{"x": 2**53 + 1}, {"x": None}],
+        [[{"x": 2**53 + 1}], [{"x": None}]],
+        pa.array([[("k", 2**53 + 1), ("j", None)]], pa.map_(pa.string(), pa.int64())),
+        pa.array([2**64 - 1, None], pa.uint64()),
+    ],
+    ids=["numbers", "lists", "lists of lists", "structs", "lists of structs", "maps", "without a sign"],
+)
+def test_large_whole_numbers_stay_themselves_in_a_frame_beside_missing_ones(cells):
+    """Where floats hold them all, they are floats, as Arrow makes them."""
+    table = pa.table({"n": cells, "small": pa.array([7, None][: len(cells)])})
+
+    frame = inputs.from_arrow(table).to_pandas()
+
+    assert pa.array(frame["n"], table.schema.types[0], from_pandas=True) == table["n"].combine_chunks()
+    assert frame["small"].equals(table["small"].to_pandas())
+
+
 def test_no_rows_are_a_table_with_columns(table):
     """The schema is known even if nothing comes."""
     assert inputs.from_arrow(table).take(0).to_arrow().schema == table.schema
