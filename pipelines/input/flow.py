@@ -47,7 +47,10 @@ class Flow:
         return self.iterator()
 
     def iterator(self, *, epoch: int | None = None) -> DatasetIterator:
-        """One pass, an element at a time. Passes are numbered, so that shuffles differ; `epoch` names one."""
+        """One pass, an element at a time. Passes are numbered, so that shuffles differ; `epoch` names one.
+
+        The pass after one that is restored has the number after that of the state.
+        """
         return self._pass(epoch, blocks=False)
 
     def blocks(self, *, epoch: int | None = None) -> DatasetIterator:
@@ -57,9 +60,17 @@ class Flow:
         return self._pass(epoch, blocks=True)
 
     def _pass(self, epoch: int | None, *, blocks: bool) -> DatasetIterator:
+        follow = None
         if epoch is None:
-            epoch, self._passes = self._passes, self._passes + 1
-        return DatasetIterator(self.op, self.settings, epoch, blocks=blocks, dataset=type(self), found=self._found)
+            epoch, follow = self._passes, self._follow
+            follow(epoch)
+        return DatasetIterator(
+            self.op, self.settings, epoch, blocks=blocks, dataset=type(self), found=self._found, follow=follow
+        )
+
+    def _follow(self, epoch: int) -> None:
+        """Numbers the next pass."""
+        self._passes = epoch + 1
 
     def reduce(self, initial: Any, function: Callable[[Any, Any], Any]) -> Any:
         """The final value of `function(value, element)`, called for each element and its own last result."""

@@ -52,12 +52,14 @@ class DatasetIterator(Iterator[Element]):
         dataset: Callable[[Op], object],
         found: TunedSettings | None = None,
         trace: Timeline | None = None,
+        follow: Callable[[int], None] | None = None,
     ) -> None:
         seed = secrets.randbits(63) if options.seed is None else options.seed
         self._op = op
         self._blocks = blocks
         self._found = found or TunedSettings()
         self._trace = trace
+        self._follow = follow  # is given the number of the pass that is restored
         self.reports: list[object] = []  #: reports of the ops on this pass: a `SnapshotUse` of each snapshot
         self._opening = Opening(
             options=options,
@@ -189,6 +191,8 @@ class DatasetIterator(Iterator[Element]):
             )
         self._open().restore(state["stream"])
         self._count.is_resumed = True
+        if self._follow is not None:
+            self._follow(self._opening.epoch[0])
         return self
 
     def _check_steps(self, theirs: Sequence[Sequence[str]]) -> None:

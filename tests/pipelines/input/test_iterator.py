@@ -100,6 +100,20 @@ def test_a_pass_that_has_begun_is_not_restored():
         elements.restore(state)
 
 
+@pytest.mark.parametrize("passes", [0, 4])
+def test_passes_go_on_from_one_that_is_restored(passes):
+    """In a new process the pass after it was the second one again, with the orders of the second one."""
+    before = inputs.range(9).shuffle(seed=1)
+    orders = [list(before.iterator(epoch=epoch)) for epoch in range(5)]
+    stopped = before.iterator(epoch=2)
+    next(stopped)
+
+    after = inputs.range(9).shuffle(seed=1)
+    assert [list(after) for _ in range(passes)] == orders[:passes]
+    assert list(after.iterator().restore(stopped.state())) == orders[2][1:]
+    assert [list(after) for _ in range(2)] == orders[3:]
+
+
 def test_blocks_are_of_rows_only():
     """Numbers do not travel in blocks."""
     with pytest.raises(DatasetError, match="the elements are not rows"):
