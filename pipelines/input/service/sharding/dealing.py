@@ -110,7 +110,7 @@ class QueuedRepeat(Repeat):
     """A repeat over queued sources: a repetition in which other workers got every split does not end it.
 
     One of which this worker got every split, and which gave nothing, ends a repeat without end as it ends one that is
-    not shared.
+    not shared. So does one that gave nothing and asked for no split, since a cache has what there is here.
     """
 
     def open(self, opening: Opening) -> Stream:
@@ -125,7 +125,7 @@ class QueuedRepeatStream(Stream):
         self._source: Stream | None = None
         self._sources = [each for each in sources_of(op) if isinstance(each, QueuedSource)]
         self._is_empty = all(each.cardinality == 0 for each in self._sources)
-        self._before = (0, 0)  # splits that others and this worker got before this round
+        self._before = (0, 0, 0)  # splits that others and this worker got before this round, and sources it opened
         self._given = False  # whether this round has given anything
         self._vain = 0  # rounds, one after another, of which this worker had splits, and that gave nothing
 
@@ -150,12 +150,17 @@ class QueuedRepeatStream(Stream):
                 return element
         raise StopIteration
 
-    def _counts(self) -> tuple[int, int]:
-        return sum(each.lacking for each in self._sources), sum(each.taken[0] for each in self._sources)
+    def _counts(self) -> tuple[int, int, int]:
+        lacking = sum(each.lacking for each in self._sources)
+        taken = sum(each.taken[0] for each in self._sources)
+        return lacking, taken, sum(each.opened[0] for each in self._sources)
 
     def _end_in_vain(self) -> None:
         """A round has given nothing here: it ends the repeat if all of it was here, or if many did the same."""
-        lacking, taken = self._counts()
+        lacking, taken, opened = self._counts()
+        if opened == self._before[2]:
+            self._is_empty = True
+            return
         if taken == self._before[1]:  # others had the splits
             return
         self._vain += 1
