@@ -89,6 +89,16 @@ class BlockTypes:
         is_open = isinstance(spec, Table | BatchSpec) and spec.schema is None
         return cls(f"{who}: a function before it ") if is_open else None
 
+    @classmethod
+    def of_parts(cls, op: str, specs: Sequence[ElementSpec]) -> BlockTypes | None:
+        """For the blocks of several datasets of rows; None if all have declared them."""
+        schemas = [spec.schema for spec in specs if isinstance(spec, Table)]
+        if None not in schemas:
+            return None
+        types = cls(f"{op}: a function of one of the datasets ")
+        types._first = next((schema for schema in schemas if schema is not None), None)
+        return types
+
     def check(self, block: pa.RecordBatch) -> None:
         """Refuses a block with another type or column than the first one.
 
@@ -110,6 +120,35 @@ class BlockTypes:
             raise DatasetError(
                 f"{self._who}returned the columns {first.names} for other rows, and {block.schema.names} for these."
             )
+
+
+class CheckedBlocks(Stream):
+    """Blocks of which the types are checked."""
+
+    def __init__(self, source: Stream, types: BlockTypes) -> None:
+        self._source = source
+        self._types = types
+
+    def __next__(self) -> Element:
+        block = next(self._source)
+        self._types.check(block)
+        return block
+
+    def state(self) -> State:
+        return self._source.state()
+
+    def restore(self, state: State) -> None:
+        self._source.restore(state)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def open_parts(opening: Opening, op: str, parts: Sequence[Op]) -> list[Stream]:
+    """The streams of datasets whose elements an op mixes; rows of all of them have the same types."""
+    streams = [opening.open(part) for part in parts]
+    types = BlockTypes.of_parts(op, [part.spec for part in parts])
+    return streams if types is None else [CheckedBlocks(stream, types) for stream in streams]
 
 
 class RowCursor:

@@ -10,7 +10,7 @@ from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.ops.concatenate import check_same_kind
 from spanwise.pipelines.input.ops.sample import gather_rows
-from spanwise.pipelines.input.rows import RowCursor, in_rows, open_elements
+from spanwise.pipelines.input.rows import RowCursor, in_rows, open_elements, open_parts
 from spanwise.pipelines.input.selection import check_selectable
 
 _CHOICES = 4096  # read at a time for rows
@@ -42,7 +42,8 @@ class Choose(Op):
 
     def open(self, opening: Opening) -> Stream:
         kind = RowChooseStream if in_rows(self) else ChooseStream
-        return kind(self, open_elements(opening, self.choice), [opening.open(part) for part in self.parts])
+        choices = open_elements(opening, self.choice)
+        return kind(self, choices, open_parts(opening, "choose_from_datasets", self.parts))
 
 
 class ChooseStream(Stream):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
 from spanwise.pipelines.input.op import Count, Element, InputSeries, Op, Opening, State, Stream
-from spanwise.pipelines.input.rows import in_rows
+from spanwise.pipelines.input.rows import BlockTypes, in_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,13 +58,17 @@ class ConcatenateStream(Stream):
         self._series = InputSeries(opening)
         self._number = 0
         self._source: Stream | None = None
+        self._types = BlockTypes.of_parts("concatenate", [part.spec for part in op.parts])
 
     def __next__(self) -> Element:
         while self._number < len(self._parts):
             if self._source is None:
                 self._source = self._open_part()
             try:
-                return next(self._source)
+                element = next(self._source)
+                if self._types is not None:
+                    self._types.check(element)
+                return element  # noqa: TRY300
             except StopIteration:
                 self._source.close()
                 self._source = None

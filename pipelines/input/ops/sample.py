@@ -15,7 +15,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_shares, check_whole, mix_seed
 from spanwise.pipelines.input.ops.concatenate import check_same_kind
-from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches
+from spanwise.pipelines.input.rows import RowCursor, in_rows, join_batches, open_parts
 from spanwise.pipelines.input.selection import check_selectable, take_rows
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Sample(Op):
         return sum(known) if len(known) == len(counts) else None
 
     def open(self, opening: Opening) -> Stream:
-        sources = [opening.open(part) for part in self.parts]
+        sources = open_parts(opening, "sample_from_datasets", self.parts)
         epoch = opening.epoch if self.reshuffle_each_iteration else ()
         kind = RowSampleStream if in_rows(self) else SampleStream
         return kind(self, sources, mix_seed(self.seed or 0, *epoch))

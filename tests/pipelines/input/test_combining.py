@@ -35,6 +35,34 @@ def test_rows_are_not_put_behind_other_elements_or_columns():
         rows.concatenate(inputs.from_arrow(pa.table({"tip": [1]})))
 
 
+def undeclared(**columns):
+    return inputs.from_arrow(pa.table(columns)).map_batches(dict)
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda one, other: one.concatenate(other),
+        lambda one, other: inputs.sample_from_datasets([one, other], [0.5, 0.5], seed=1),
+        lambda one, other: inputs.choose_from_datasets([one, other], inputs.from_elements([0, 1])),
+    ],
+    ids=["concatenate", "sample", "choose"],
+)
+@pytest.mark.parametrize("declared", [None, 0, 1])
+def test_rows_of_other_types_are_refused_where_a_function_makes_them(join, declared):
+    """They were of two types in one column, or an error of Arrow's; those of the same types are joined."""
+    values = [[1], [0.5]]
+    parts = [
+        inputs.from_arrow(pa.table({"x": x})) if at == declared else undeclared(x=x) for at, x in enumerate(values)
+    ]
+
+    with pytest.raises(DatasetError, match=r"returned column 'x' as .* for other rows, and as .* Declare the types"):
+        list(join(*parts))
+    with pytest.raises(DatasetError, match=r"returned the columns \['x'\] for other rows, and \['y'\] for these"):
+        list(join(parts[0], undeclared(y=[2])))
+    assert sorted(row["x"] for row in join(parts[0], undeclared(x=[2]))) == [1, 2]
+
+
 def test_rows_are_numbered_in_a_column():
     """The number comes first, under a name that must be free."""
     rows = inputs.from_arrow(pa.table({"fare": [5, 6]}))
