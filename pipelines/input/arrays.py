@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, freeze
-from spanwise.pipelines.input.exact_columns import refuse_cut, refuse_cut_cast
+from spanwise.pipelines.input.exact_columns import exact_column, refuse_cut, refuse_cut_cast
 from spanwise.pipelines.input.row_order import find_other_order
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ def as_array(column: Any) -> Any:  # noqa: PLR0911  one line per kind of type
 def _as_objects(column: Any) -> Any:
     import numpy as np
 
-    return freeze(np.fromiter(column.to_pylist(), object, len(column)))
+    from spanwise.pipelines.input.arrow_tensors import python_values
+
+    return freeze(np.fromiter(python_values(column), object, len(column)))
 
 
 def _as_masked(column: Any) -> Any:
@@ -233,7 +235,7 @@ def as_batch(
     for name, values in result.items():
         _refuse_other_order(f"column {name!r} as ", values, block)
     columns = {
-        name: _original(block.column(name), values)
+        name: _original(name, block.column(name), values)
         if name in given and values is given[name]
         else as_column(values, schema.field(name).type if schema is not None and name in schema.names else None)
         for name, values in result.items()
@@ -260,15 +262,15 @@ def _are_objects(values: Any) -> bool:
     return isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.dtype.kind == "O")
 
 
-def _original(column: pa.Array[Any], values: Any) -> Any:
+def _original(name: str, column: pa.Array[Any], values: Any) -> Any:
     """The column of an array that came back; dicts in it may have been changed, so these are read again."""
-    import pyarrow as pa
+    from spanwise.pipelines.input.arrow_tensors import python_values
 
     if not _holds_dicts(column.type):
         return column
     cells = _cells(column, values)
     # `==` takes 1 and True for one, and two moments of the hour that comes twice in autumn
-    return column if repr(cells) == repr(column.to_pylist()) else pa.array(cells, column.type)
+    return column if repr(cells) == repr(python_values(column)) else exact_column(name, cells, column.type)
 
 
 def _holds_dicts(type_: pa.DataType) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
@@ -35,28 +34,13 @@ def exact_column(name: str, values: Sequence[Any], type_: Any) -> Any:
     """
     import pyarrow as pa
 
-    if isinstance(type_, pa.FixedShapeTensorType):
-        stored = exact_column(name, [_flat(name, value, type_) for value in values], type_.storage_type)
-        return pa.ExtensionArray.from_storage(type_, stored)
+    from spanwise.pipelines.input.arrow_tensors import stored_type, storer_of
+
+    if (store := storer_of(name, type_)) is not None:
+        return exact_column(name, list(map(store, values)), stored_type(type_)).cast(type_)
     made: Any = pa.array(values, type_)
     refuse_cut(name, values, type_)
     return made
-
-
-def _flat(name: str, value: Any, type_: Any) -> Any:
-    """A tensor as the list that is stored, in its order."""
-    import numpy as np
-
-    if value is None:
-        return None
-    axes = type_.permutation or range(len(type_.shape))
-    shape = tuple(type_.shape[axis] for axis in axes)
-    array = value if isinstance(value, np.ndarray) else np.array(value, object)
-    if array.shape == shape:
-        return array.transpose(np.argsort(axes)).ravel().tolist()
-    if array.shape == (math.prod(shape),):  # as it is stored
-        return array.tolist()
-    raise DatasetError(f"{name!r} holds tensors of the shape {shape}, not {array.shape}.")
 
 
 def refuse_cut(name: str, values: Sequence[Any], type_: Any) -> None:

@@ -44,16 +44,13 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 def row_dicts(block: pa.RecordBatch) -> list[Any]:
     """The rows of a block as dicts; tensors of Arrow's as lists of lists, as their axes say."""
-    import numpy as np
-    import pyarrow as pa
+    from spanwise.pipelines.input.arrow_tensors import shaper_of
 
     rows: list[Any] = block.to_pylist()
     for name, type_ in zip(block.schema.names, block.schema.types, strict=True):
-        if isinstance(type_, pa.FixedShapeTensorType):
-            axes = type_.permutation or range(len(type_.shape))
+        if (shape := shaper_of(type_)) is not None:
             for row in rows:
-                if (values := row[name]) is not None:
-                    row[name] = np.array(values, object).reshape(type_.shape).transpose(axes).tolist()
+                row[name] = shape(row[name])
     return rows
 
 

@@ -156,6 +156,47 @@ def test_a_tensor_has_its_axes_in_a_row_too(pictures):
     assert rows.map(lambda row: row).as_rows(rows.spec.schema).to_arrow()["picture"].combine_chunks() == column
 
 
+def test_a_tensor_in_a_struct_or_a_list_has_its_axes_too():
+    """Rows and arrays showed it flat, in the order in which it is stored."""
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(PICTURES.transpose(0, 2, 1))
+    shown = PICTURES.transpose(0, 2, 1).tolist()
+    columns = {
+        "struct": pa.StructArray.from_arrays([tensors, pa.array([1, 2])], ["t", "n"]),
+        "list": pa.ListArray.from_arrays(pa.array([0, 2, 2]), tensors),
+        "map": pa.MapArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", "b"]), tensors),
+        "struct of lists": pa.StructArray.from_arrays([pa.ListArray.from_arrays(pa.array([0, 1, 2]), tensors)], ["l"]),
+    }
+    rows = inputs.from_arrow(pa.table(columns))
+
+    assert list(rows) == [
+        {
+            "struct": {"t": shown[0], "n": 1},
+            "list": shown,
+            "map": [("a", shown[0])],
+            "struct of lists": {"l": [shown[0]]},
+        },
+        {"struct": {"t": shown[1], "n": 2}, "list": [], "map": [("b", shown[1])], "struct of lists": {"l": [shown[1]]}},
+    ]
+    assert rows.map(lambda row: row).as_rows(rows.spec.schema).to_arrow() == rows.to_arrow()
+    assert rows.select("struct").to_numpy()["struct"].tolist() == [row["struct"] for row in rows]
+
+
+def test_a_change_beside_a_tensor_in_a_struct_is_kept():
+    """By a function of arrays, in whose dicts it has its axes."""
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(PICTURES)
+    rows = inputs.from_arrow(pa.table({"s": pa.StructArray.from_arrays([tensors, pa.array([1, 2])], ["t", "n"])}))
+
+    def count(columns):
+        columns["s"][0]["n"] = 7
+        columns["s"][0]["t"][2][1] = 8
+        return columns
+
+    found = list(rows.map_batches(count))
+
+    assert [row["s"]["n"] for row in found] == [7, 2]
+    assert [row["s"]["t"][2][1] for row in found] == [8, 11]
+
+
 @pytest.mark.parametrize("picture", [PICTURES[0].T, PICTURES[0] + 0.5, PICTURES[0].reshape(1, 6)], ids=repr)
 def test_a_tensor_of_another_shape_or_type_is_refused(picture):
     """Arrow makes whole numbers of fractions in it."""
