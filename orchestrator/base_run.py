@@ -115,7 +115,7 @@ class _Search:
             able = ", ".join(str(c.run.number) for c in itertools.islice(self._candidates(needed), 5))
             raise UsageError(
                 f"Run {base.number} of {self._pipeline.name!r} has no finished {', '.join(lacking)}, which this part "
-                f"reads. {f'Runs that have it: {able}.' if able else self._none()}"
+                f"needs. {f'Runs that have it: {able}.' if able else self._none()}"
             )
         if base.replay:  # what it may see never changes
             return _supply(base, chosen, left_out)
@@ -157,7 +157,7 @@ class _Search:
         if needed:
             raise UsageError(
                 f"This part of {self._pipeline.name!r} begins at {', '.join(self._pipeline.first_of(selection.run))} "
-                f"and reads what it leaves out: {', '.join(n for n in self._pipeline.order if n in needed)}. "
+                f"and needs what it leaves out: {', '.join(n for n in self._pipeline.order if n in needed)}. "
                 f"{self._none()}"
             )
         return BaseRun()
@@ -391,13 +391,18 @@ class _Search:
         return None
 
     def _needed(self, selection: Selection) -> set[str]:
-        """The nodes left out that the part reads from."""
-        return {
-            channel.node
-            for name in selection.run
-            for channel in _channels_of_run(self._pipeline, name)
-            if channel.node not in selection.run
+        """The nodes left out that the part reads from, or comes after."""
+        return {node for name in selection.run for node in self._pipeline.parents(name)} - set(selection.run)
+
+    def _describe_needed(self, selection: Selection) -> str:
+        """What a part takes from a base run, such as `read Trainer and come after Check`."""
+        read = {channel.node for name in selection.run for channel in _channels_of_run(self._pipeline, name)}
+        needed = [name for name in self._pipeline.order if name in self._needed(selection)]
+        groups = {
+            "read": [name for name in needed if name in read],
+            "come after": [name for name in needed if name not in read],
         }
+        return " and ".join(f"{verb} {', '.join(names)}" for verb, names in groups.items() if names)
 
     def _refuse(self, selection: Selection, found: _Candidate) -> str:
         """The message that a base run is out of date, with the command that runs what is, and the one that insists."""
@@ -412,10 +417,9 @@ class _Search:
                 f"Run its span again, which reuses what has not changed:  {again}"
                 f"{self._insist('Or resume it with what it has read', selection, found)}"
             )
-        reads = ", ".join(n for n in self._pipeline.order if n in self._needed(selection))
         return (
-            f"This part of {self._pipeline.name!r} would read {reads} of run {number}, but something newer exists "
-            f"upstream of that: {reasons}\n"
+            f"This part of {self._pipeline.name!r} would {self._describe_needed(selection)} of run {number}, but "
+            f"something newer exists upstream of that: {reasons}\n"
             f"Run what lies between as well:  {self._command(self._widen(selection, found.outdated))}"
             f"{self._insist(f'Or read run {number} all the same', selection, found)}"
         )

@@ -1,8 +1,8 @@
 """Generations: whether what an earlier run supplies is what its nodes would be read for now. Reads only.
 
 What an earlier run supplies belongs to one generation as long as nothing newer exists upstream of it: no later run has
-published other outputs of the same nodes, no resolver among them would choose otherwise now, and the pipeline defines
-the components among them as it did then.
+published other outputs of the same nodes, no resolver among them would choose otherwise now, none of them that others
+come after has failed on the same since, and the pipeline defines the components among them as it did then.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spanwise.orchestrator.errors import ResolutionError
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.pipeline import Pipeline
-from spanwise.orchestrator.run import Execution, Run
+from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Store
 
@@ -76,6 +76,7 @@ class NewestOutputs:
         self._pipeline = pipeline
         self._run = run
         self._given: dict[str, list[Execution]] = defaultdict(list)  # newest first, of the runs read so far
+        self._failed: dict[str, list[Execution]] = defaultdict(list)  # likewise
         self._runs = self._recent()
 
     def find_outdated(self, part: Iterable[str], base: Run, supplied: Mapping[str, Execution]) -> list[OutdatedNode]:
@@ -87,20 +88,37 @@ class NewestOutputs:
         found: dict[str, OutdatedNode] = {}
         part = set(part)
         seen = set(part)
-        todo = [name for name in part if not isinstance(self._pipeline.nodes[name], Resolver)]
+        todo = list(part)
         while todo:
-            reader = todo.pop()
-            for channel in _channels_read(self._pipeline.nodes[reader], self._run if reader in part else base):
-                name = channel.node
-                if channel.producer is None or name in seen or name not in supplied:
+            reader = self._pipeline.nodes[todo.pop()]
+            for name in self._parents(reader, self._run if reader.name in part else base):
+                if name in seen or name not in supplied:
                     continue
                 seen.add(name)
                 outdated = self._check(name, base, supplied)
                 if outdated is not None:
                     found[name] = outdated
-                elif not isinstance(self._pipeline.nodes[name], Resolver):
-                    todo.append(name)  # a resolver that chooses the same reads nothing else of its run
+                else:
+                    todo.append(name)
+            for check in (other.name for other in reader.after if other.name in supplied and other.name not in part):
+                if check not in found and (failed := self._find_failed(check, supplied[check])) is not None:
+                    found[check] = failed
         return [found[name] for name in self._pipeline.order if name in found]
+
+    def _parents(self, node: Node, run: Run) -> list[str]:
+        """The nodes that a node of a run takes something from, or comes after; a resolver chooses from any run."""
+        read = () if isinstance(node, Resolver) else _channels_read(node, run)
+        return [*(c.node for c in read if c.producer is not None), *(other.name for other in node.after)]
+
+    def _find_failed(self, name: str, supplied: Execution) -> OutdatedNode | None:
+        """A check that passed, and has failed since on the same."""
+        newest = self._newest(name, None)
+        failed = next(iter(self._failed[name]), None)
+        if failed is None or (newest is not None and newest.run >= failed.run):
+            return None
+        if _identities(failed.inputs) != _identities(supplied.inputs):
+            return None
+        return OutdatedNode(node=name, why=f"{name} failed in run {failed.run}, which is newer", again=True)
 
     def _check(self, name: str, base: Run, supplied: Mapping[str, Execution]) -> OutdatedNode | None:
         node = self._pipeline.nodes[name]
@@ -116,7 +134,7 @@ class NewestOutputs:
         return outdated_by(newest)
 
     def _find_edits(self, node: Component, supplied: Mapping[str, Execution]) -> list[str]:
-        """What was edited since a node was executed: its code, its parameters, and what it is connected with.
+        """What was edited since a node was executed: its code, its parameters, what it reads and what it comes after.
 
         A parameter that had the value of an argument that was typed for that run, and is not for this one, was not
         edited if it has the value of that argument now.
@@ -141,6 +159,10 @@ class NewestOutputs:
             and all(c.producer is not None for c in channels)
             and self._is_connected_otherwise(channels, run, made.inputs.get(key, ()), supplied)
         ]
+        awaited = [other.name for other in node.after if other.name not in supplied]
+        if awaited:  # else they succeeded before it
+            succeeded = {e.node for e in self._store.executions(run) if e.state.succeeded}
+            others += [f"after {name}" for name in awaited if name not in succeeded]
         return [*(edit for edit in find_edits(node, made) if edit not in asked), *others]
 
     def _is_connected_otherwise(
@@ -216,8 +238,11 @@ class NewestOutputs:
                 if self._run.span not in (None, span_of(run, executions)):
                     continue
                 for execution in reversed(executions):
-                    if execution.state.succeeded and execution.node in run.nodes and self._counts(execution):
-                        self._given[execution.node].append(execution)
+                    if execution.node in run.nodes and self._counts(execution):
+                        if execution.state.succeeded:
+                            self._given[execution.node].append(execution)
+                        elif execution.state is State.FAILED:
+                            self._failed[execution.node].append(execution)
             found = self._given[name][place]
             lowest = _lowest_span(found)
             if span is None or lowest is None or lowest >= span:

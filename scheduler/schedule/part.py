@@ -113,7 +113,7 @@ def check_parts(pipeline: Pipeline, division: Sequence[PartStart] = HALVES) -> N
         if astray:
             owner = next(name for name in names if astray[0] in nodes[name])
             raise ScheduleError(
-                f"The part {part!r} reads {astray[0]} of {owner!r}, but the part before it is {before!r}: a part reads "
+                f"The part {part!r} needs {astray[0]} of {owner!r}, but the part before it is {before!r}: a part reads "
                 f"the newest run of the part before it, and what two parts made by clocks of their own need not belong "
                 f"together. Begin {part!r} or {before!r} at another node, so that {astray[0]} and its readers are in "
                 f"one part, or in neighbors."
@@ -121,10 +121,14 @@ def check_parts(pipeline: Pipeline, division: Sequence[PartStart] = HALVES) -> N
 
 
 def _read_from_outside(pipeline: Pipeline, nodes: Collection[str]) -> list[str]:
-    """The nodes that these read from and that are not among them; a resolver reads what was published, not a run."""
-    readers = [pipeline.nodes[name] for name in nodes if not isinstance(pipeline.nodes[name], Resolver)]
-    read = {c.node for node in readers for c in channels_of(node) if c.producer is not None}
-    return [name for name in pipeline.order if name in read and name not in nodes]
+    """The nodes that these read from, or come after, and that are not among them.
+
+    A resolver reads what was published, not a run.
+    """
+    readers = [pipeline.nodes[name] for name in nodes]
+    read = {c.node for node in readers if not isinstance(node, Resolver) for c in channels_of(node) if c.producer}
+    awaited = {other.name for node in readers for other in node.after}
+    return [name for name in pipeline.order if name in read | awaited and name not in nodes]
 
 
 def _divide(pipeline: Pipeline, division: Sequence[PartStart]) -> dict[str, set[str]]:

@@ -10,10 +10,12 @@ from spanwise.orchestrator.testing import Trial
 
 
 class Node(Component):
-    def run(self, above: Input[list[Report] | None], report: Output[Report], fails: bool = False) -> None:
+    def run(
+        self, above: Input[list[Report] | None], report: Output[Report], fails: bool = False, value: int = 1
+    ) -> None:
         if fails:
             raise ValueError("as told")
-        (report.path / "x").touch()
+        (report.path / "x").write_text(str(value))
 
 
 def pipeline(fails=""):
@@ -83,7 +85,7 @@ def test_a_named_base_run_that_lacks_something_is_refused(trial):
     trial.run(pipeline(fails="b"), RunRequest(cache=False))
 
     with pytest.raises(
-        UsageError, match=r"Run 2 of 'p' has no finished b, which this part reads\. Runs that have it: 1\."
+        UsageError, match=r"Run 2 of 'p' has no finished b, which this part needs\. Runs that have it: 1\."
     ):
         base_run(trial, base=2, first=["c"])
 
@@ -97,7 +99,7 @@ def test_without_any_run_the_way_is_told(trial):
         find_base_run(trial.store, whole, whole.select(first=["b"]), asked)
 
     assert str(refused.value) == (
-        "This part of 'p' begins at b and reads what it leaves out: a. No run of it is recorded here yet.\n"
+        "This part of 'p' begins at b and needs what it leaves out: a. No run of it is recorded here yet.\n"
         "Run the whole pipeline once:  spanwise run dir/file.py:p --span 3 --param 'data=my data'"
     )
 
@@ -143,3 +145,57 @@ def test_a_resumed_run_has_completed_the_part_before(trial):
     trial.run(whole, RunRequest(selection=whole.select(first=["b"])))
 
     assert find_base_run(trial.store, whole, whole.select(first=["c"]), behind).number == 2
+
+
+def checked(fails=False, value=1):
+    """Make -> Push, which comes after Check; Other beside them."""
+    make = Node(name="Make", value=value)
+    check = Node(name="Check", above=[make["report"]], fails=fails, cache=False)
+    push = Node(name="Push", above=[make["report"]], after=[check], cache=False)
+    return Pipeline("checked", [make, check, push, Node(name="Other")])
+
+
+@pytest.mark.parametrize(
+    "part", [{"first": ["Push"]}, {"first": ["Push"], "last": ["Push"]}, {"first": ["Check"], "skip": ["Check"]}]
+)
+@pytest.mark.parametrize(("value", "begin"), [(1, "Check"), (2, "Make")])
+def test_a_part_does_not_go_past_a_check_that_has_failed(trial, part, value, begin):
+    """Push comes after Check: no run supplies what that has failed since, and the command that is printed asks it."""
+    trial.run(checked())
+    trial.run(checked(fails=True, value=value))
+    whole = checked(value=value)
+
+    with pytest.raises(UsageError) as refused:
+        find_base_run(trial.store, whole, whole.select(**part), RunRequest(source="checked.py"))
+
+    assert f"  spanwise run checked.py --from {begin}\n" in str(refused.value)
+
+
+def test_a_part_comes_after_a_check_that_has_passed(trial):
+    """The newest run in which it has, also where another node failed."""
+    trial.run(checked())
+    trial.run(checked(fails=True))
+    trial.run(checked())
+    whole = checked()
+    found = find_base_run(trial.store, whole, whole.select(first=["Push"]), RunRequest())
+
+    assert found.number == 3
+    assert set(found.executions) == {"Make", "Check", "Other"}
+
+
+def test_a_named_base_run_in_which_a_check_failed_is_refused(trial):
+    """Also by its number: what the check has failed is pushed by name, or not at all."""
+    trial.run(checked(fails=True))
+    whole = checked()
+
+    with pytest.raises(UsageError, match=r"Run 1 of 'checked' has no finished Check, which this part needs"):
+        find_base_run(trial.store, whole, whole.select(first=["Push"]), RunRequest(base=1, force_base=True))
+
+
+def test_a_part_does_not_come_after_a_check_that_was_edited(trial):
+    """It would be asked anew in a run of everything, and may fail; so would one that was added upstream."""
+    trial.run(checked())
+    edited = checked(fails=True)
+
+    with pytest.raises(UsageError, match=r"come after Check of run 1, but .* Check is defined otherwise now"):
+        find_base_run(trial.store, edited, edited.select(first=["Push"]), RunRequest())

@@ -405,7 +405,7 @@ def test_one_run_at_a_time(trial):
 
 def test_a_part_without_a_base_is_refused(trial):
     """Nothing stands in for what is left out: nothing is recorded, and the lease is free again."""
-    with pytest.raises(UsageError, match="reads what it leaves out: First"):
+    with pytest.raises(UsageError, match="needs what it leaves out: First"):
         trial.run(chain(), RunRequest(selection=chain().select(first=["Second"])))
 
     assert list(trial.store.runs("p")) == []

@@ -276,16 +276,18 @@ def test_what_this_pipeline_cannot_be_divided_into_is_refused(
         check_parts(pipeline, (PartStart("ingest"), *(PartStart(name, at) for name, at in starts.items())))
 
 
-def test_a_part_that_reads_two_others_is_refused(world: World) -> None:
-    """What two parts made by clocks of their own need not belong together."""
+@pytest.mark.parametrize("argument", ['seen=check["report"]', "after=[check]"])
+def test_a_part_that_reads_two_others_is_refused(world: World, argument: str) -> None:
+    """What two parts made by clocks of their own need not belong together; no more is a check of one for the other."""
     world.rewrite(
-        "def run(self, model: Input[Model], report", "def run(self, model: Input[Model], seen: Input[Report], report"
+        "def run(self, model: Input[Model], report",
+        "def run(self, model: Input[Model], seen: Input[Report | None], report",
     )
-    world.rewrite('Push(model=train["model"]', 'Push(model=train["model"], seen=check["report"]')
+    world.rewrite('Push(model=train["model"]', f'Push(model=train["model"], {argument}')
     pipeline = load("days.py").pipeline
 
     with pytest.raises(
-        ScheduleError, match="The part 'push' reads Check of 'ingest', but the part before it is 'train'"
+        ScheduleError, match="The part 'push' needs Check of 'ingest', but the part before it is 'train'"
     ):
         check_parts(pipeline, (PartStart("ingest"), PartStart("train"), PartStart("push", ("Push",))))
 
