@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from spanwise.orchestrator.artifact import Artifact
@@ -138,6 +139,7 @@ class Component(Node):
         resources: Resources = NOTHING_ASKED,
         **arguments: object,
     ) -> None:
+        own = set(vars(self))
         self._place(name, after)
         if not isinstance(resources, Resources):
             raise PipelineError(f"{self.name} takes Resources(…) as 'resources', not {resources!r}.")
@@ -153,6 +155,17 @@ class Component(Node):
         }
         self.outputs = self._make_outputs(signature)
         self.check()
+        self._derived = frozenset({"_derived", *vars(self)} - own)
+
+    @property
+    def definition(self) -> Mapping[str, object]:
+        """What can change its result beside its code and inputs: parameters, and what its own `__init__` has kept.
+
+        The latter as `self.at_least`. Nodes and channels that it has kept count by what it reads.
+        """
+        own = {n: v for n, v in vars(self).items() if n not in self._derived and not isinstance(v, Node | Channel)}
+        made_once = {n for cls in type(self).__mro__ for n, v in vars(cls).items() if isinstance(v, cached_property)}
+        return {**self.parameters, **{f"self.{n}": v for n, v in own.items() if n not in made_once}}
 
     def check(self) -> None:
         """Refuses arguments that do not fit together; called when the node is created, after each was checked alone."""

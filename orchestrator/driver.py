@@ -103,13 +103,14 @@ def drive(
     _refuse_empty(node, inputs)
     if isinstance(node, Gate) and (decided := _follow_person(node, run, store, inputs)) is not None:
         return decided
+    definition = node.definition  # before `prepare` may keep something
     prepared = dict(node.prepare(run, lambda key: history_of(store, run, node[key])))
     parameters = {
-        **{n: encode_parameter(v) for n, v in node.parameters.items()},
+        **{n: encode_parameter(v) for n, v in definition.items()},
         **{n: encode_parameter(v) for n, v in prepared.items()},
     }
     said = _find_decided(node, run, store, inputs)
-    key, why_not = _key(node, run, inputs, prepared, said)
+    key, why_not = _key(node, run, inputs, definition, prepared, said)
     earlier = store.find_cached(key.digest) if key is not None and cache else None
     if key is not None and run.replay:  # under a key of its own, so that no ordinary run reuses what it makes
         key = CacheKey.of_parts({**key.parts, "replay": "yes"})
@@ -311,7 +312,12 @@ def is_on_disk(artifact: Artifact) -> bool:
 
 
 def _key(
-    node: Component, run: Run, inputs: Artifacts, prepared: Mapping[str, object], decided: Mapping[str, str]
+    node: Component,
+    run: Run,
+    inputs: Artifacts,
+    definition: Mapping[str, object],
+    prepared: Mapping[str, object],
+    decided: Mapping[str, str],
 ) -> tuple[CacheKey | None, str | None]:
     if not node.cacheable:
         return None, "it has effects outside the store, so it is never served from the cache"
@@ -323,7 +329,7 @@ def _key(
         return fingerprint.cache_key(
             component=f"{run.pipeline}/{node.name}",
             code=fingerprint.of_class(type(node)),
-            parameters=_fingerprint_parameters(node, prepared),
+            parameters=_fingerprint_parameters(node, definition, prepared),
             inputs={n: [fingerprint.of_artifact(a) for a in found] for n, found in inputs.items()},
             libraries=fingerprint.versions(node.libraries),
             extra={**unverified_part(node.parameters, run.beam), **decided, **read_run_facts(node, run)},
@@ -360,8 +366,10 @@ def _find_decided(node: Component, run: Run, store: Store, inputs: Artifacts) ->
     return {"verdict": " and ".join(words)} if words else {}
 
 
-def _fingerprint_parameters(node: Component, prepared: Mapping[str, object]) -> dict[str, str]:
-    given, found = ({n: v for n, v in values.items() if n not in node.hints} for values in (node.parameters, prepared))
+def _fingerprint_parameters(
+    node: Component, definition: Mapping[str, object], prepared: Mapping[str, object]
+) -> dict[str, str]:
+    given, found = ({n: v for n, v in values.items() if n not in node.hints} for values in (definition, prepared))
     return fingerprint.of_parameters(type(node), given, found, who=node.name)
 
 
@@ -377,10 +385,10 @@ def find_edits(node: Component, made: Execution) -> list[str]:
 def _find_edited(node: Component, made: Execution) -> list[str]:
     if made.key_parts:
         with contextlib.suppress(UsageError):  # it cannot be fingerprinted any more
-            parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, {}).items()}
+            parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, node.definition, {}).items()}
             now = {"code": fingerprint.of_class(type(node)), **parts}
             return [name for name, part in now.items() if part != made.key_parts.get(name)]
-    now = {n: encode_parameter(v) for n, v in node.parameters.items() if n not in node.hints}
+    now = {n: encode_parameter(v) for n, v in node.definition.items() if n not in node.hints}
     return [f"parameter {n}" for n, text in now.items() if not is_same_parameter(text, made.parameters.get(n))]
 
 

@@ -146,9 +146,9 @@ class NewestOutputs:
         asked = {
             f"parameter {name}"
             for name, text in made.parameters.items()
-            if name in node.parameters
+            if name in node.definition
             and any(
-                is_same_parameter(text, then) and encode_parameter(node.parameters[name]) == now for then, now in values
+                is_same_parameter(text, then) and encode_parameter(node.definition[name]) == now for then, now in values
             )
         }
         unread = node.unread(run)

@@ -70,8 +70,8 @@ def pack(pipeline: Pipeline) -> CodeBundle:
 
 
 def meaning_of(node: Component) -> CodeMeaning:
-    """What a node does: its class and its parameters, as in its cache key."""
-    parameters = {f"{name}=": value for name, value in node.parameters.items() if name not in node.hints}
+    """What a node does: its class and what it was created with, as in its cache key."""
+    parameters = {f"{name}=": value for name, value in node.definition.items() if name not in node.hints}
     return CodeMeaning.of({f"the code of {node.name}": type(node), **parameters})
 
 

@@ -1,7 +1,9 @@
 """Drivers: what to do with a node in a run, decided from what is there; nothing is started or written."""
 
+import functools
 import importlib
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -219,6 +221,53 @@ def test_an_edit_of_the_order_of_a_dict_is_seen_also_where_nothing_is_cached(tri
     same, other = (find_edits(Publish(columns=each), made) for each in ({"a": "x", "b": "y"}, {"b": "y", "a": "x"}))
 
     assert (same, other) == ([], ["parameter columns"])
+
+
+class KeepsFirst(Component):
+    """Keeps an argument of its own `__init__`, as a class in Python does."""
+
+    def __init__(self, *, at_least, name=None):
+        self.at_least = at_least
+        super().__init__(name=name)
+
+    @functools.cached_property
+    def limit(self):
+        return 2 * self.at_least
+
+    def run(self, report: Output[Report]) -> None:
+        (report.path / "x").write_text(str(self.at_least))
+
+
+class KeepsLast(KeepsFirst):
+    def __init__(self, *, at_least):
+        super().__init__(at_least=0)
+        self.at_least = at_least
+
+
+class KeepsUncached(KeepsFirst):
+    cacheable = False
+
+
+@pytest.mark.parametrize("component", [KeepsFirst, KeepsLast, KeepsUncached])
+def test_what_a_component_keeps_of_its_own_init_counts(trial, component):
+    """A run with another value of it is no reuse, and a part does not read what was made with the old one."""
+    made = trial.run(Pipeline("p", [component(at_least=5)]))[component.__name__]
+    again = component(at_least=5)
+    assert again.limit
+
+    other = component(at_least=500)
+
+    assert find_edits(again, made) == []
+    assert isinstance(decide(trial, again), Reuse if component.cacheable else Execute)
+    assert find_edits(other, made) == ["parameter self.at_least"]
+    assert isinstance(decide(trial, other), Execute)
+
+
+def test_what_a_component_keeps_that_has_no_content_is_not_cached(trial):
+    """As a parameter that cannot be fingerprinted."""
+    plan = decide(trial, KeepsFirst(at_least=threading.Lock()))
+
+    assert plan.reason.startswith("it cannot be cached: parameter 'self.at_least' of KeepsFirst")
 
 
 @pytest.mark.parametrize("loss", ["gone", "cut short"])
