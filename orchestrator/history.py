@@ -82,6 +82,11 @@ class History:
         """The spans that count, highest first, lower than `below`."""
         return (s for s in self.published_spans(below=below) if self.of_span(s))
 
+    def earlier_spans(self) -> Iterator[int]:
+        """The spans that count, highest first, except those of which the newest version is one of this run."""
+        hidden = self._hidden
+        return (s for s in self.spans() if self.published(s)[-1].id not in hidden)
+
     def of_span(self, span: int) -> list[Artifact]:
         """All artifacts of a span that counts, in the order of `versions_of`; none of one that does not."""
         return [] if self.withheld(span) is not None else self.published(span)

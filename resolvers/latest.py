@@ -30,7 +30,7 @@ class Latest(Resolver):
         self.parameters = {"n": n} if n > 1 else {}
 
     def resolve(self, history: History) -> Sequence[Artifact]:
-        spans = itertools.islice(history.spans(), self.n)
+        spans = itertools.islice(history.earlier_spans(), self.n)
         by_span = [found for span in spans if (found := history.newest_version(span)) is not None]
         return tuple(reversed(by_span or list(itertools.islice(history.newest(), self.n))))
 

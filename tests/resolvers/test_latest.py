@@ -1,5 +1,6 @@
 """Which artifact is the latest, the champion, or the named one."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -56,6 +57,19 @@ def test_latest_span_is_the_highest_not_the_last_published(published):
     (found,) = Latest(published.examples).resolve(published.history(published.examples))
 
     assert found.span == 7
+
+
+def test_latest_is_never_a_span_that_this_run_made(published):
+    """Nor an older version of it; what a base run supplies, and nobody compares with the choice, it may be."""
+    published.span(3, 1)
+    published.span(7, 1)
+    mine = published.span(7, 2)
+    history = published.history(published.examples, mine=[mine])
+
+    assert [a.span for a in Latest(published.examples).resolve(history)] == [3]
+    assert [a.span for a in Latest(published.examples, n=2).resolve(history)] == [3]
+    supplied = replace(history, supplied=True, compared=False)
+    assert [(a.span, a.version) for a in Latest(published.examples).resolve(supplied)] == [(7, 2)]
 
 
 def test_the_champion_is_the_newest_blessed_model(published):
