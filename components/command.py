@@ -44,6 +44,7 @@ _PLACE = re.compile(r"\{\{|\}\}|(?<!\$)\{(?P<name>[A-Za-z_]\w*)(?P<properties>\.
 _HERE_DOCUMENT = re.compile(
     r"(?<!<)<<-?[ \t]*(?P<quote>['\"\\]?)(?P<end>\w+).*\n(?P<body>(?:.*\n)*?)\t*(?P=end)(?=\n|$)"
 )
+_OUTSIDE = "\0"  # stands for what is below an input or output where files are looked for
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENGINES: tuple[Engine, ...] = ("docker", "podman")
 
@@ -69,8 +70,8 @@ class Command(Component):
     No shell is involved, unless the command is written as `shell="…"`. With `image` it runs in a container, in which
     the same paths are mounted.
 
-    The cache key covers the arguments and the content of each file that an argument names, also by a setting or as in
-    `--config=conf.toml`; list other files, and folders, in `reads`.
+    The cache key covers the arguments and the content of each file that an argument, or a word of a shell line, names,
+    also by a setting or as in `--config=conf.toml` and `@conf.toml`; list other files, and folders, in `reads`.
     The program gets a few environment variables (`PASSED_ON`), those set in `env`, and those named in `env_names`,
     whose values are neither recorded nor part of the key.
     """
@@ -128,7 +129,7 @@ class Command(Component):
             raise ParameterError(f"{self.name}: engine needs an image; set one: image='…'.")
 
     def prepare(self, run: Run, history: Callable[[str], History]) -> Mapping[str, object]:  # noqa: ARG002  the port
-        named = [] if self.parameters["shell"] is not None else [Path(each) for each in self._named_files()]
+        named = [Path(each) for each in self._named_files()]
         reads = [Path(str(path)) for path in cast("Sequence[str]", self.parameters["reads"])]
         for path in reads:
             if not path.exists():
@@ -140,15 +141,18 @@ class Command(Component):
         return [str(shell)] if shell is not None else cast("Sequence[str]", command)
 
     def _named_files(self) -> Iterator[str]:
-        """The files that arguments name, as the program gets them: `conf.toml`, `{conf}`, `--config=conf.toml`."""
+        """The files that arguments, or words of a shell line, name as the program gets them.
+
+        `conf.toml`, `{conf}`, `--config=conf.toml`, `config=conf.toml` and `@conf.toml`.
+        """
         settings = cast("Mapping[str, Setting]", self.parameters["settings"] or {})
-        values = PlaceholderValues(paths={}, properties={}, settings=settings)
-        for text in self._texts():
-            if any(place["name"] and place["name"] not in settings for place in _PLACE.finditer(text)):
-                continue  # below an input or output
-            (argument,) = values.argument(text)
-            option, _, value = argument.partition("=")
-            yield from filter(_is_file, [argument, value] if option.startswith("-") else [argument])
+        outside = dict.fromkeys((*self.inputs, *self.outputs), _OUTSIDE)
+        values = PlaceholderValues(paths={n: [o] for n, o in outside.items()}, properties=outside, settings=settings)
+        shell = self.parameters["shell"]
+        filled = (each for text in self._texts() for each in values.argument(text))
+        for word in _words(values.line(str(shell))) if shell is not None else filled:
+            named = (word, word.partition("=")[2]) if _OUTSIDE not in word else ()
+            yield from filter(_is_file, [each for text in named for each in (text, text.removeprefix("@")) if each])
 
     def _check_places(self, text: str, known: set[str], settings: Mapping[str, Setting]) -> None:
         for place in _PLACE.finditer(text):
@@ -197,6 +201,20 @@ class PlaceholderValues:
         else:
             values = self.paths.get(name) or ([self.settings[name]] if name in self.settings else [])
         return " ".join(shlex.quote(str(value)) if quoted else str(value) for value in values)
+
+
+def _words(line: str) -> Iterator[str]:
+    """The words of a shell line, but for those that its output is redirected to."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    before = ""
+    try:
+        for word in lexer:
+            if ">" not in before or before.strip("();<>|&"):
+                yield word
+            before = word
+    except ValueError:  # a quote alone, as in the text of a here-document
+        yield from _words(re.sub(r"['\"\\]", " ", line))
 
 
 def _find_quoted_place(line: str) -> str | None:

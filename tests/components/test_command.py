@@ -290,12 +290,15 @@ def test_the_content_of_what_it_runs_is_part_of_the_key(bench, tmp_path):
         ("a{{1}}{end}", {"end": ".toml"}),
         ("a{{1}}.toml", {}),
         ("--in=a{{1}}.toml", {}),
+        ("in=a{{1}}.toml", {}),
+        ("@a{{1}}.toml", {}),
+        ("--in=@{conf}", {"conf": "a{1}.toml"}),
     ],
 )
 def test_a_file_is_part_of_the_key_however_an_argument_names_it(bench, tmp_path, monkeypatch, argument, settings):
     """By a setting, with doubled braces, or as the value of an option: after a change the program runs again."""
     monkeypatch.chdir(tmp_path)
-    read = "import sys, shutil; shutil.copy(sys.argv[1].removeprefix('--in='), sys.argv[2] + '/n')"
+    read = "import sys, shutil; shutil.copy(sys.argv[1].split('=')[-1].lstrip('@'), sys.argv[2] + '/n')"
     node = Command(
         command=[sys.executable, "-c", read, argument, "{report}"], outputs={"report": Report}, settings=settings
     )
@@ -306,6 +309,41 @@ def test_a_file_is_part_of_the_key_however_an_argument_names_it(bench, tmp_path,
 
     assert [execution.state for execution in found] == [State.COMPLETE, State.CACHED, State.COMPLETE]
     assert text(found[-1]) == "second"
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("cat conf.txt > {report}/n", {}),
+        ("cat {conf} > {report}/n", {"conf": "conf.txt"}),
+        ("conf=conf.txt; cat $conf > {report}/n", {}),
+        ("cat <conf.txt >{report}/n", {}),
+        ("text=$(cat conf.txt); printf %s $text > {report}/n", {}),
+        ("cat conf.txt > {report}/n; cat <<END\nit's\nEND\n", {}),
+    ],
+)
+def test_a_file_that_a_shell_line_names_is_part_of_the_key(bench, tmp_path, monkeypatch, line, settings):
+    """A line is edited less often than what it reads: after a change of that, it runs again."""
+    monkeypatch.chdir(tmp_path)
+    node = Command(shell=line, outputs={"report": Report}, settings=settings)
+    found = []
+    for content in ("first", "first", "second"):
+        Path("conf.txt").write_text(content)
+        found.append(ran(bench, node))
+
+    assert [execution.state for execution in found] == [State.COMPLETE, State.CACHED, State.COMPLETE]
+    assert text(found[-1]) == "second"
+
+
+@pytest.mark.parametrize("to", [">log.txt", ">> log.txt", "2>log.txt", ">|log.txt", ">log.txt \\'"])
+def test_a_file_that_a_shell_line_writes_is_not_part_of_the_key(bench, tmp_path, monkeypatch, to):
+    """A log beside the outputs is overwritten in each run."""
+    monkeypatch.chdir(tmp_path)
+    Path("log.txt").touch()
+
+    made = ran(bench, Command(shell=f"echo 1 {to}; echo 1 > {{report}}/n", outputs={"report": Report}))
+
+    assert made.state is State.COMPLETE
 
 
 def test_another_output_is_another_key(bench):
