@@ -263,11 +263,16 @@ def _describe_replaced(
     last = " ".join(f"--to {node}" for node in history.last_nodes)
     spans = history.name_spans(span_of(chosen), label)
     giver = newest.name.split("/")[1]
-    return (
+    since = (
         f"{node.name} would read {chosen.name} of span {label}, which was made from {origin.name} "
-        f"({_version_text(origin)}), but {giver} gave {newest.name} ({_version_text(newest)}) since.\n"
-        f"Make it from that:  spanwise run {quote_pipeline(history.run)} {spans} {last}"
+        f"({_version_text(origin)}), but {giver} gave {newest.name} ({_version_text(newest)}) since"
     )
+    if (barren := history.find_barren_run(newest)) is not None:
+        return (
+            f"{since}, of which {history.address.node} made nothing in run {barren}.\n"
+            f"To leave out the span by name, pass exclude=, or for one run:  --exclude {label}"
+        )
+    return f"{since}.\nMake it from that:  spanwise run {quote_pipeline(history.run)} {spans} {last}"
 
 
 def _version_text(artifact: Artifact) -> str:

@@ -34,13 +34,16 @@ class Withheld:
     joined: str = ""  #: its span, where the span that does not count was made from another one of that node
     through: str = ""  #: its span, where it was refused since the span that does not count was made from it
     unread_by: str = ""  #: the node of the channel, where it has not read that version, which no gate withholds
+    barren_run: int | None = None  #: the run in which that node has read it all the same, and made nothing of it
 
     def __str__(self) -> str:
         if self.verdict is not None:
             return f"made from {self.through}, {self.verdict}" if self.through else str(self.verdict)
         if self.unread_by:
-            known = "is accepted" if self.gates else "was ingested"
-            return f"{self.artifact.name} {known}, but {self.unread_by} has not read it"
+            known = f"{self.artifact.name} {'is accepted' if self.gates else 'was ingested'}, but {self.unread_by}"
+            if self.barren_run is not None:
+                return f"{known} made nothing of it in run {self.barren_run}"
+            return f"{known} has not read it"
         return f"not judged yet by {' and '.join(self.gates)}"
 
 
@@ -222,6 +225,17 @@ class History:
                     return used[-1], visible[-1]
         return None
 
+    def find_barren_run(self, read: Artifact) -> int | None:
+        """The run in which the node of this channel last succeeded on what was ingested, if it made nothing of that."""
+        links = self.store.links(artifacts=[read.id], read=False)
+        gave = self.store.executions_by_id({link.execution for link in links})
+        for number in sorted({e.run for e in gave if not e.replay}, reverse=True):
+            executions = self.store.executions(self.store.run(self.address.pipeline, number))
+            made = [e for e in executions if e.node == self.address.node and e.state.succeeded]
+            if made and (self.as_of is None or (made[-1].ended is not None and made[-1].ended <= self.as_of)):
+                return None if made[-1].outputs.get(self.address.key) else number
+        return None
+
     def newest(self) -> Iterator[Artifact]:
         """Artifacts without a span, the one that was published or reused last first, except those of this run.
 
@@ -374,7 +388,7 @@ class History:
         """
         mine = artifact.id in {a.id for a in self.mine}
         gates = tuple(g for g in source.gates if not (mine and g in source.pending))
-        judged, named, unread = artifact, "" if source.alone else source.node, ""
+        judged, named, unread = artifact, "" if source.alone else source.node, False
         address = self._origin(source)
         if address != self.address:
             if not gates:
@@ -384,10 +398,10 @@ class History:
             if made_from.isdisjoint(a.id for a in versions) and (joined := self._joined_from(address, artifact)):
                 return next((w for a in joined if (w := self._object_joined(source, gates, a)) is not None), None)
             judged = versions[-1] if versions else artifact
-            unread = "" if judged.id in made_from else self.address.node
+            unread = judged.id not in made_from
         if (withheld := self._judge_newest(source, gates, judged)) is not None:
             return withheld
-        return Withheld(artifact=judged, gates=gates, named=named, unread_by=unread) if unread else None
+        return self._describe_unread(judged, gates, named) if unread else None
 
     def _judge_newest(self, source: GatedSource, gates: tuple[str, ...], judged: Artifact) -> Withheld | None:
         """What these gates say against the newest version of a span."""
@@ -408,7 +422,12 @@ class History:
             if judged and (withheld := self._judge_newest(source, source.gates, judged[-1])) is not None:
                 return withheld
         gates = tuple(itertools.chain(*(source.gates for source in self.gated)))
-        return Withheld(artifact=given[-1], gates=gates, unread_by=self.address.node)
+        return self._describe_unread(given[-1], gates)
+
+    def _describe_unread(self, given: Artifact, gates: tuple[str, ...], named: str = "") -> Withheld:
+        """Why a span does not count of which nothing was made."""
+        barren, node = self.find_barren_run(given), self.address.node
+        return Withheld(artifact=given, gates=gates, named=named, unread_by=node, barren_run=barren)
 
     @cached_property
     def _is_made_span_by_span(self) -> bool:

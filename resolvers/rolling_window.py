@@ -225,6 +225,8 @@ def _describe_gap(gap: WindowSpan, source: str, history: History) -> str:
         return f"  {gap.label}: never ingested. {verb}:  {run}"
     named, joined = gap.withheld.named, gap.withheld.joined
     what = f"{gap.label} (of {named} {joined})" if joined else gap.label
+    if gap.withheld.barren_run is not None:
+        return f"  {what}: {gap.withheld}."
     if gap.withheld.unread_by:
         return f"  {what}: {gap.withheld}. Make it from that:  {run}"
     if gap.withheld.verdict is None:

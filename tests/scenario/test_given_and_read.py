@@ -333,6 +333,44 @@ def test_a_day_that_a_node_has_not_made_is_not_left_out_in_silence(trial):
     assert learned(trial.run(whole, rest)) == "4v1 5v1"
 
 
+class Sift(Component):
+    """Makes nothing of a holiday: the fourth, from a version on."""
+
+    def run(self, examples: Input[Examples], clean: Output[Examples | None], since: int) -> None:
+        if examples.span != 4 or (examples.version or 0) < since:
+            for name in ("span", "version", "split_names", "calendar"):
+                setattr(clean, name, getattr(examples, name))
+            (clean.path / "rows").touch()
+
+
+def sifted(*, version=1, since=1):
+    ingest = Ingest(version=version, counts="number")
+    sift = Sift(examples=ingest["examples"], since=since)
+    window = RollingWindow(sift["clean"], size=2, since=3, name="Window")
+    return Pipeline("p", [ingest, sift, window, Learn(examples=window["clean"])])
+
+
+def test_a_day_of_which_a_node_has_made_nothing_is_a_gap_that_can_be_left_out(trial):
+    """No command would make it, so none is printed; the run in which nothing was made of it is named."""
+    trial.run(sifted(), span=3)
+
+    for span in (4, 5):
+        error = trial.run(sifted(), span=span)["Window"].error
+        assert "  4: p/Ingest/examples/4/1 was ingested, but Sift made nothing of it in run 2.\n" in error
+        assert "spanwise run" not in error
+    assert learned(trial.run(sifted(), RunRequest(span=5, exclude=("4",)))) == "5v1"
+
+
+def test_a_correction_of_which_a_node_has_made_nothing_is_named(trial):
+    """The day as it was before is not read, and no command would make it anew."""
+    trial.run(sifted(since=2), span=3)
+    trial.run(sifted(since=2), span=4)
+    error = trial.run(sifted(version=2, since=2), span=4)["Window"].error
+
+    assert "but Ingest gave p/Ingest/examples/4/2 (v2) since, of which Sift made nothing in run 3.\n" in error
+    assert error.endswith("--exclude 4")
+
+
 class Yesterday(Component):
     """Makes the labels of the day before, of that day and this one."""
 
