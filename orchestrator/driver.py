@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -384,17 +384,38 @@ def find_edits(node: Component, made: Execution) -> list[str]:
     Of a result that is never cached the code is not recorded. What `prepare` found is not compared.
     """
     others = {f"output {a.name.split('/')[2]}" for a in _find_other_kinds(node, made.outputs)}
-    return [*_find_edited(node, made), *sorted(others)]
+    return [*Definition(node).edits_since(made), *sorted(others)]
 
 
-def _find_edited(node: Component, made: Execution) -> list[str]:
-    if made.key_parts:
-        with contextlib.suppress(UsageError):  # it cannot be fingerprinted any more
-            parts = {f"parameter {n}": part for n, part in _fingerprint_parameters(node, node.definition, {}).items()}
-            now = {"code": fingerprint.of_class(type(node)), **parts}
-            return [name for name, part in now.items() if part != made.key_parts.get(name)]
-    now = {n: encode_parameter(v) for n, v in node.definition.items() if n not in node.hints}
-    return [f"parameter {n}" for n, text in now.items() if not is_same_parameter(text, made.parameters.get(n))]
+@dataclass(frozen=True)
+class Definition:
+    """What the pipeline says of a node now; it is digested once, and compared with any number of executions."""
+
+    node: Component
+
+    def edits_since(self, made: Execution) -> list[str]:
+        """What it says otherwise than when the node was executed: code and parameters."""
+        if made.key_parts and self._parts is not None:
+            return [name for name, part in self._parts.items() if part != made.key_parts.get(name)]
+        now = self._recorded.items()
+        return [f"parameter {n}" for n, text in now if not is_same_parameter(text, made.parameters.get(n))]
+
+    @cached_property
+    def _parts(self) -> Mapping[str, str] | None:
+        """The parts of its cache key; None where it cannot be fingerprinted any more."""
+        try:
+            parameters = _fingerprint_parameters(self.node, self.node.definition, {})
+            return {
+                "code": fingerprint.of_class(type(self.node)),
+                **{f"parameter {name}": part for name, part in parameters.items()},
+            }
+        except UsageError:
+            return None
+
+    @cached_property
+    def _recorded(self) -> Mapping[str, str]:
+        given = self.node.definition.items()
+        return {name: encode_parameter(value) for name, value in given if name not in self.node.hints}
 
 
 def _refuse_empty(node: Component, inputs: Artifacts) -> None:

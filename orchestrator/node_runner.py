@@ -18,6 +18,7 @@ from spanwise.orchestrator.calendar import Calendar, Version
 from spanwise.orchestrator.collection import channel_of
 from spanwise.orchestrator.component import Component, Node, Resolver, list_defaults
 from spanwise.orchestrator.driver import Artifacts, Execute, Reuse, drive
+from spanwise.orchestrator.edited_spans import find_edited_spans
 from spanwise.orchestrator.errors import Fenced, Refused, SpanwiseError, StorageError, StoreError
 from spanwise.orchestrator.executor import Executor
 from spanwise.orchestrator.gate import Gate, describe_accept, describe_fixes, ingested_calendar
@@ -33,6 +34,7 @@ from spanwise.orchestrator.run import Execution, Run, State, quote_pipeline
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_dir import run_dir, set_aside
 from spanwise.orchestrator.signature import ModelOrigin, read_signature
+from spanwise.orchestrator.span_resolver import SpanResolver
 from spanwise.orchestrator.store import Store
 from spanwise.orchestrator.verdict import Verdict, find_standing_of_model, judges_of, verdict_of, verdicts_of
 
@@ -105,6 +107,7 @@ class NodeRunner:
             if isinstance(plan, Execute):
                 return self._execute(execution, inputs, plan)
             if isinstance(node, Resolver):  # it reads what it chose, no more
+                self._warn_edited(node, plan)
                 return NodeResult(execution=publisher.reuse(self.store, self.lease, execution, plan.outputs, plan))
             self.executor.spare(node.name)
             return NodeResult(execution=self._reuse(execution, inputs, plan))
@@ -267,6 +270,14 @@ class NodeRunner:
             self.logs.begin(Path(execution.log))
         deadline = None if node.timeout_s is None else time.monotonic() + node.timeout_s
         return ActiveJob(execution, inputs, plan, deadline)
+
+    def _warn_edited(self, node: Resolver, plan: Reuse) -> None:
+        """Warns of spans of a window that were made before an edit; a replay reads what there was."""
+        if not isinstance(node, SpanResolver) or self.run.replay:
+            return
+        chosen = list(itertools.chain(*plan.outputs.values()))
+        for edited in find_edited_spans(self.store, self.run, self.pipeline, chosen):
+            log.warning("edited-since: %s reads %s", node.name, edited.describe(self.run))
 
     def _set_aside(self) -> None:
         """Before the run has a log: that of a forgotten run may be in the archive. A run that only reuses has none."""

@@ -10,8 +10,10 @@ from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.component import Resolver
 from spanwise.orchestrator.driver import check_given, choose, histories_of
+from spanwise.orchestrator.edited_spans import EditedSpans, find_edited_spans
 from spanwise.orchestrator.errors import ResolutionError, UsageError
 from spanwise.orchestrator.history import History, version_of
+from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanExcluder, SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
@@ -31,6 +33,7 @@ class ResolverWindow:
     excluded: tuple[WantedSpan, ...] = ()  #: those that it leaves out by name
     refusal: str = ""  #: why a run would fail there; empty when it would not
     personal: Mapping[str, str] = field(default_factory=dict)  #: by the name of an artifact, the verdict of a person
+    edited: tuple[EditedSpans, ...] = ()  #: what was made before an edit of the node that made it
 
 
 def find_windows(
@@ -49,7 +52,7 @@ def find_windows(
         exclude=exclude,
     )
     found = [
-        _window(node, node, histories_of(store, run, node, {}, loaded.pipeline.scopes[node.name]), at)
+        _window(node, node, histories_of(store, run, node, {}, loaded.pipeline.scopes[node.name]), at, loaded.pipeline)
         for node in loaded.pipeline
         if isinstance(node, Resolver) and isinstance(node, SpanResolver)
     ]
@@ -61,7 +64,9 @@ def find_windows(
     return found
 
 
-def _window(node: Resolver, explains: SpanResolver, histories: Mapping[str, History], at: int | None) -> ResolverWindow:
+def _window(
+    node: Resolver, explains: SpanResolver, histories: Mapping[str, History], at: int | None, pipeline: Pipeline
+) -> ResolverWindow:
     history = histories[node.source.key]
     given = ", ".join(f"{n}={v}" for n, v in node.parameters.items() if v is not None)
     spans: tuple[WantedSpan, ...] = ()
@@ -75,7 +80,7 @@ def _window(node: Resolver, explains: SpanResolver, histories: Mapping[str, Hist
             node.refuse(history, spans)
     except ResolutionError as error:
         refusal = str(error)
-    chosen = [wanted.chosen for wanted in spans if wanted.chosen is not None] if history.gated else []
+    chosen = [wanted.chosen for wanted in spans if wanted.chosen is not None]
     return ResolverWindow(
         node=node.name,
         source=repr(node.source),
@@ -83,7 +88,8 @@ def _window(node: Resolver, explains: SpanResolver, histories: Mapping[str, Hist
         spans=spans,
         excluded=tuple(node.explain_excluded(history, at)) if isinstance(node, SpanExcluder) else (),
         refusal=refusal,
-        personal=_find_personal(history, chosen),
+        personal=_find_personal(history, chosen) if history.gated else {},
+        edited=tuple(find_edited_spans(history.store, history.run, pipeline, chosen)),
     )
 
 
@@ -102,7 +108,7 @@ def format_window(window: ResolverWindow) -> str:
             "excluded" if wanted in window.excluded else _state(wanted),
             "-" if (newest := _newest(wanted)) is None else _version_text(newest),
             "-" if newest is None else format_time(newest.created),
-            "left out by name" if wanted in window.excluded else _why(wanted, window.personal),
+            "left out by name" if wanted in window.excluded else _why(wanted, window),
         )
         for wanted in sorted((*window.spans, *window.excluded), key=lambda wanted: wanted.span)
     ]
@@ -114,6 +120,7 @@ def format_window(window: ResolverWindow) -> str:
     if window.spans:
         between = f", {chosen[0].label} to {chosen[-1].label}" if chosen else ""
         lines.append(f"  {len(chosen)} of {len(window.spans)} spans{between}.")
+    lines += [f"  {line}" for edited in window.edited for line in edited.way.splitlines()]
     if window.refusal:
         lines += [f"  {line}" for line in f"A run would fail: {window.refusal}".splitlines()]
     if len(lines) == 1:  # one artifact that is named, and no span
@@ -135,7 +142,7 @@ def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
                 "state": _state(wanted),
                 "chosen": None if wanted.chosen is None else records.artifact_document(wanted.chosen, calendar),
                 "superseded": [records.artifact_document(a, calendar) for a in wanted.superseded],
-                "why": _why(wanted, window.personal),
+                "why": _why(wanted, window),
             }
             for wanted in window.spans
         ],
@@ -157,12 +164,14 @@ def _newest(wanted: WantedSpan) -> Artifact | None:
     return wanted.withheld.artifact if wanted.withheld is not None else wanted.chosen
 
 
-def _why(wanted: WantedSpan, personal: Mapping[str, str]) -> str:
+def _why(wanted: WantedSpan, window: ResolverWindow) -> str:
     if wanted.withheld is not None:
         return str(wanted.withheld)
     if wanted.chosen is None:
         return "nothing was published for this span"
-    verdict = f"; {said}" if (said := personal.get(wanted.chosen.name)) else ""
+    said = [window.personal[wanted.chosen.name]] if wanted.chosen.name in window.personal else []
+    said += [each.why for each in window.edited if wanted.chosen.id in {a.id for a in each.artifacts}]
+    verdict = "".join(f"; {each}" for each in said)
     if not wanted.superseded:
         return f"the only version{verdict}"
     older = ", ".join(map(_version_text, reversed(wanted.superseded)))

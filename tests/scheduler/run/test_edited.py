@@ -30,6 +30,48 @@ def chain(value: int = 1) -> Pipeline:
 """
 
 
+DAYS = """
+from spanwise.orchestrator import Artifact, Calendar, Component, Examples, Input, Model, Output, Pipeline
+from spanwise.resolvers import RollingWindow
+
+
+class Features(Artifact):
+    span: int
+
+
+class Ingest(Component):
+    prepared = ("span",)
+    calendar = Calendar.NUMBER
+
+    def available(self, spans=None):
+        return dict.fromkeys((1, 2, 4, 5))
+
+    def prepare(self, run, history):
+        return {"span": run.span}
+
+    def run(self, examples: Output[Examples], span: int) -> None:
+        examples.span, examples.version, examples.split_names = span, None, ["train"]
+
+
+class Scale(Component):
+    def run(self, examples: Input[Examples], features: Output[Features], by: int) -> None:
+        features.span = examples.span
+        (features.path / "by").write_text(str(by))
+
+
+class Learn(Component):
+    def run(self, features: Input[list[Features]], model: Output[Model]) -> None:
+        (model.path / "saw").write_text(" ".join((each.path / "by").read_text() for each in features))
+
+
+def chain() -> Pipeline:
+    ingest = Ingest()
+    scale = Scale(examples=ingest["examples"], by=10)
+    recent = RollingWindow(scale["features"], size=4, since=1, missing=1)
+    return Pipeline("chain", [ingest, scale, recent, Learn(features=recent["features"])])
+"""
+
+
 class Edited:
     """Commands typed in a folder, and the pipeline file edited between them."""
 
@@ -58,6 +100,11 @@ class Edited:
     def result(self):
         """What Sub has made last."""
         return (next(self._store.newest(Address("chain", "Sub", "report"))).path / "value").read_text()
+
+    @property
+    def learned(self):
+        """What Learn has read last."""
+        return (next(self._store.newest(Address("chain", "Learn", "model"))).path / "saw").read_text()
 
 
 @pytest.fixture
@@ -143,3 +190,30 @@ def test_a_failed_node_may_be_edited_and_resumed(typed):
     typed("resume chain")
 
     assert typed.result == "124"
+
+
+@pytest.mark.parametrize(
+    ("ingests", "ways"),
+    [
+        ("available", ["backfill chain.py --span 2 --train-once", "backfill chain.py --span 4 --train-once"]),
+        ("found", ["run chain.py --span 2 --to Scale", "run chain.py --span 4 --to Scale"]),
+    ],
+)
+def test_a_window_names_the_spans_that_were_made_before_an_edit(typed, ingests, ways):
+    """It reads them, and says so with the commands that make them anew; these empty the list."""
+    typed.file.write_text(DAYS.replace("available", ingests))
+    for span in (1, 2, 4):
+        assert "edited-since" not in typed(f"run chain.py --span {span}")
+    typed.edit("by=10", "by=99")
+    warning = typed("run chain.py --span 5")
+
+    assert "RollingWindow reads 2, 4, made before Scale was edited (parameter by). Make them anew:  " in warning
+    shown = typed("window chain.py")
+    marked = [line.split()[0] for line in shown.splitlines() if "made before Scale was edited (parameter by)" in line]
+    assert marked == ["2", "4"]
+    assert ways == re.findall(r"  spanwise (.+)", warning) == re.findall(r"  spanwise (.+)", shown)
+    for command in ways:
+        typed(command)
+    assert "made before" not in typed("window chain.py")
+    typed("run chain.py --span 5")
+    assert typed.learned == "99 99 99"
