@@ -295,7 +295,7 @@ def parse_value(what: str, annotation: object, text: str) -> object:
         return adapter.validate_strings(text)
     except ValidationError:
         try:
-            return adapter.validate_json(text)
+            return adapter.validate_json(text, strict=True)  # `true` is no number
         except ValidationError as error:
             _refuse(what, annotation, text, error)
 

@@ -1,6 +1,7 @@
 """Signatures: `run` declares inputs, outputs and parameters, and mistakes in it are found when a node is created."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -145,17 +146,23 @@ def test_a_parameter_of_another_type_is_refused(annotation, value):
 @pytest.mark.parametrize(
     ("annotation", "text", "value"),
     [(int, "3", 3), (float, "0.5", 0.5), (str, "3", "3"), (bool, "true", True), (list[int], "[1, 2]", [1, 2]),
-     (dict[str, int], '{"a": 1}', {"a": 1}), (int | None, "3", 3), (Colour, "red", Colour.RED), (Path, "x/y", Path("x/y"))],
+     (dict[str, int], '{"a": 1}', {"a": 1}), (int | None, "3", 3), (Colour, "red", Colour.RED), (Path, "x/y", Path("x/y")),
+     (int | None, "null", None), (str | None, "null", "null"), (list[float], "[1, 0.5]", [1.0, 0.5]), (tuple[Colour, ...], '["red"]', (Colour.RED,))],
 )  # fmt: skip
 def test_a_value_from_the_command_line_is_read_as_its_type(annotation, text, value):
     """What was typed is a text; lists and dicts are JSON."""
     assert parse_value("--param p", annotation, text) == value
 
 
-def test_a_value_from_the_command_line_that_cannot_be_read_is_refused():
-    """The message names the option, the type and the text."""
-    with pytest.raises(ParameterError, match="--param steps takes int, not str 'many'"):
-        parse_value("--param steps", int, "many")
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [(int, "many"), (int, "true"), (float, "true"), (int | None, "false"), (list[int], "[1, true]"), (dict[str, int], '{"a": true}')],
+)  # fmt: skip
+def test_a_value_from_the_command_line_that_cannot_be_read_is_refused(annotation, text):
+    """The message names the option, the type and the text; `true` is no number, as in a pipeline file."""
+    said = f"--param steps takes {format_annotation(annotation)}, not str {text!r}"
+    with pytest.raises(ParameterError, match=re.escape(said)):
+        parse_value("--param steps", annotation, text)
 
 
 def test_drafts_of_outputs_have_folders_of_their_own(tmp_path):
