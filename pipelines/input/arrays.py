@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import Ragged, Sparse, each_leaf, freeze
+from spanwise.pipelines.input.element import ElementSpec, Ragged, Sparse, Table, build, freeze, parts_of
 from spanwise.pipelines.input.exact_columns import exact_column, refuse_cut, refuse_cut_cast
 from spanwise.pipelines.input.row_order import find_other_order
 
@@ -130,13 +130,71 @@ def _as_extension(column: Any) -> Any:
     return freeze(tensors.transpose(0, *(axis + 1 for axis in axes)))
 
 
-def convert_arrays(element: Any) -> Any:
-    """An element for libraries that know arrays only: RecordBatches as dicts of arrays, sparse arrays in full."""
+def convert_arrays(element: Any, sink: str = "", like: Any = None) -> Any:
+    """An element for libraries that know arrays only: RecordBatches as dicts of arrays, sparse arrays in full.
+
+    Lists of numbers are arrays too; an empty one is of what lists hold at its place in `like`.
+
+    Raises:
+        DatasetError: no array has the shape of a list, or holds its numbers.
+    """
     import pyarrow as pa
 
     if isinstance(element, pa.RecordBatch):
         element = as_arrays(element)
-    return each_leaf(lambda leaf: leaf.dense() if isinstance(leaf, Sparse) else leaf, element)
+    if isinstance(element, Sparse):
+        return element.dense()
+    if type(element) is list:
+        return _as_numbers(element, sink, like)
+    taken = parts_of(element)
+    if taken is None:
+        return element
+    names, parts = taken
+    known = like if isinstance(like, dict) else {}
+    labels = names or map(str, range(len(parts)))
+    made = [convert_arrays(part, sink, known.get(label)) for label, part in zip(labels, parts, strict=True)]
+    return build(type(element), names, made)
+
+
+def _as_numbers(values: list[Any], sink: str, like: Any) -> Any:
+    """A list of numbers as an array; one of other things as it is."""
+    import numpy as np
+
+    from spanwise.pipelines.input.stacking import leaf_arrays
+
+    try:
+        (array,) = leaf_arrays([values], "", like)
+    except DatasetError as error:
+        text = str(error).removeprefix("elements: ")
+        raise DatasetError(
+            f"{sink}: {text} Pad the lists in it with map(…); batch(n) of rows needs no padding."
+        ) from error
+    if array.dtype.kind in "biufc":
+        return array
+    if array.size and array.dtype.kind == "O" and all(isinstance(item, int | float | np.number) for item in array.flat):
+        raise DatasetError(
+            f"{sink}: no type of numbers holds all of {values!r:.80} exactly. Convert them first, with map(…)."
+        )
+    return values
+
+
+def examples_of(spec: ElementSpec) -> Any:
+    """For `convert_arrays`: one thing of what the lists in rows hold, by column and, in structs, by field."""
+    return _examples(spec.schema) if isinstance(spec, Table) and spec.schema is not None else None
+
+
+def _examples(fields: Any) -> Any:
+    import pyarrow as pa
+
+    def example(type_: pa.DataType) -> Any:
+        if hasattr(type_, "value_field"):
+            return example(type_.value_type)
+        if pa.types.is_struct(type_):
+            return _examples(type_)
+        kinds = ((False, pa.types.is_boolean), (0, pa.types.is_integer), (0.0, pa.types.is_floating))
+        return next((number for number, is_kind in kinds if is_kind(type_)), "")
+
+    return {field.name: example(field.type) for field in fields}
 
 
 def refuse_missing(sink: str, kind: str, leaf: Any) -> None:

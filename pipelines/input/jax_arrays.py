@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.arrays import convert_arrays, refuse_missing
+from spanwise.pipelines.input.arrays import convert_arrays, examples_of, refuse_missing
 from spanwise.pipelines.input.element import Ragged, each_leaf
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.lookahead import Lookahead
@@ -36,15 +36,20 @@ class JaxArrays:
 
     def iterator(self, *, epoch: int | None = None) -> JaxIterator:
         """One pass; `epoch` names it."""
-        return JaxIterator(self._dataset.iterator(epoch=epoch), self._sharding, self._prefetch)
+        elements = self._dataset.iterator(epoch=epoch)
+        return JaxIterator(elements, self._sharding, self._prefetch, examples_of(self._dataset.spec))
 
 
 class JaxIterator(Iterator[Any]):
     """One pass. Its state does not count what was placed on devices and not given yet."""
 
-    def __init__(self, elements: Any, sharding: Placement | None, prefetch: int) -> None:
+    def __init__(self, elements: Any, sharding: Placement | None, prefetch: int, like: Any = None) -> None:
         self._sharding = sharding
-        self._ahead = Lookahead(elements, lambda element: each_leaf(self._place, convert_arrays(element)), prefetch)
+        self._like = like  # what is in empty lists
+        self._ahead = Lookahead(elements, self._convert, prefetch)
+
+    def _convert(self, element: Any) -> Any:
+        return each_leaf(self._place, convert_arrays(element, "to_jax", self._like))
 
     def __next__(self) -> Any:
         return next(self._ahead)
@@ -52,6 +57,8 @@ class JaxIterator(Iterator[Any]):
     def _place(self, leaf: Any) -> Any:
         if isinstance(leaf, Ragged):
             return [self._place(row) for row in leaf]
+        if isinstance(leaf, list):  # of no numbers
+            return leaf
         refuse_missing("to_jax", "array of JAX", leaf)
         array = np.asarray(leaf)
         if array.dtype.kind not in "biufc":

@@ -59,13 +59,13 @@ def make_dataset(dataset: Flow, signature: Signature | None = None) -> Any:
             signature = _of_spec(dataset.spec)
         except _NotKnownYet:
             begun.append(_begin(dataset))
-            signature = _of_value(convert_arrays(begun[0][1][0]))
+            signature = _of_value(convert_arrays(begun[0][1][0], "to_tf"))
 
     def tensors() -> Iterator[Any]:
         elements, first = begun.pop() if begun else (dataset.iterator(), ())
         with elements:
             for number, element in enumerate(itertools.chain(first, elements)):
-                yield _convert(convert_arrays(element), signature, f"of element {number}")
+                yield _convert(convert_arrays(element, "to_tf"), signature, f"of element {number}")
 
     found = tf.data.Dataset.from_generator(tensors, output_signature=signature)
     count = dataset.cardinality

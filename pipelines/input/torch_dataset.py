@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.orchestrator.user_code import Shipment, ship, unpack
-from spanwise.pipelines.input.arrays import convert_arrays, refuse_missing
+from spanwise.pipelines.input.arrays import convert_arrays, examples_of, refuse_missing
 from spanwise.pipelines.input.element import Ragged, each_leaf
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.lookahead import Lookahead
@@ -43,12 +44,15 @@ class Handover:
     prefetch: int = 0  #: how many elements ahead they are pinned or sent
     lightning: bool = False  #: whether a state leaves out the last element if the number of elements is not known
 
-    def tensors(self, element: Any) -> Any:
-        return each_leaf(self._tensor, convert_arrays(element))
+    def tensors(self, element: Any, like: Any = None) -> Any:
+        """The element with tensors; `like` says what is in empty lists: see `convert_arrays`."""
+        return each_leaf(self._tensor, convert_arrays(element, "to_torch", like))
 
     def _tensor(self, leaf: Any) -> Any:
         if isinstance(leaf, Ragged):
             return [self._tensor(row) for row in leaf]
+        if isinstance(leaf, list):  # of no numbers
+            return leaf
         refuse_missing("to_torch", "tensor", leaf)
         array = np.array(leaf) if self.copy else np.asarray(leaf)
         if array.dtype.kind not in "biufc":
@@ -161,7 +165,8 @@ class TorchIterator(Iterator[Any]):
         self._dataset = dataset
         self._follow = follow
         elements = dataset.iterator(epoch=epoch)
-        self._ahead = Lookahead(elements, handover.tensors, handover.prefetch, leaves_out=leaves_out)
+        convert = partial(handover.tensors, like=examples_of(dataset.spec))
+        self._ahead = Lookahead(elements, convert, handover.prefetch, leaves_out=leaves_out)
 
     def __next__(self) -> Any:
         return next(self._ahead)

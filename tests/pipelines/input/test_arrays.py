@@ -7,9 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import Ragged
-from spanwise.pipelines.input.arrays import as_array, as_column
+from spanwise.pipelines.input.arrays import as_array, as_column, convert_arrays, examples_of
 from tests.pipelines.input.elements import plain
 
 COLUMNS = {
@@ -191,6 +192,41 @@ def test_a_moment_that_is_changed_to_the_second_of_its_hour_is_changed():
     found = inputs.from_arrow(table).map_batches(second).to_arrow()
 
     assert found["s"].to_pylist()[0]["a"].astimezone(dt.UTC) == moments[1]
+
+
+LISTS = {
+    "numbers": pa.array([[1, 2], []], pa.list_(pa.int64())),
+    "inside": pa.array([{"b": [[]]}, {"b": [[True]]}], pa.struct([("b", pa.list_(pa.list_(pa.bool_())))])),
+    "texts": pa.array([["a"], []], pa.list_(pa.string())),
+    "some missing": pa.array([[1, None], [2, 3]]),
+}
+
+
+def test_lists_in_rows_are_arrays_for_other_libraries():
+    """Empty ones are of the type of their column; lists of other things than numbers stay lists."""
+    rows = inputs.from_arrow(pa.table(LISTS))
+
+    first, last = (convert_arrays(row, "to_torch", examples_of(rows.spec)) for row in rows)
+
+    assert first["numbers"].dtype == last["numbers"].dtype == np.int64
+    assert [each["inside"]["b"].dtype for each in (first, last)] == [np.dtype(bool)] * 2
+    assert (first["texts"], last["texts"], first["some missing"]) == (["a"], [], [1, None])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([2**53 + 1, 0.5], r"^to_torch: no type of numbers holds all of \[9007199254740993, 0.5\] exactly"),
+        ([2**64, 1], r"^to_torch: no type of numbers holds all of"),
+        ([[1], [2, 3]], r"^to_torch: the list \[\[1\], \[2, 3\]\] has no shape .* Pad the lists in it with map"),
+        ([np.zeros(2), np.zeros(3)], r"^to_torch: the list .* has no shape"),
+    ],
+    ids=["beside a float", "beyond 64 bits", "lists of different lengths", "arrays of different lengths"],
+)
+def test_a_list_that_no_array_holds_is_refused(value, message):
+    """Its numbers were rounded, or the error was NumPy's."""
+    with pytest.raises(DatasetError, match=message):
+        convert_arrays({"x": value}, "to_torch")
 
 
 def test_arrays_of_several_axes_become_columns_without_a_copy():
