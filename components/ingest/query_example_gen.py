@@ -221,7 +221,7 @@ class QueryExampleGen(Component):
             raise SpanNotFound(
                 f"{self.name}: version_query gives nothing for span {self.calendar.label(span)}, so it is not there."
             )
-        if not isinstance(found, int):
+        if not isinstance(found, int) or isinstance(found, bool):
             raise ParameterError(f"{self.name}.version_query gives {found!r}; a version is a whole number.")
         return found
 

@@ -327,6 +327,13 @@ def test_what_a_database_refuses_is_told(database, asks, query, arguments, said)
     assert "QueryExampleGen" in failed.error
 
 
+def test_a_version_that_is_true_or_false_is_refused(postgresql, asks):
+    """It says that something is there, not which edition."""
+    failed = asks(0, "SELECT {SPAN} AS v", calendar="number", version_query="SELECT true")
+
+    assert "version_query gives True; a version is a whole number" in failed.error
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
