@@ -28,7 +28,8 @@ _CASTS: dict[type, str] = {int: "bigint", str: "text", date: "date", datetime: "
 _SECONDS_A_DAY = 86_400
 
 _TOKEN = re.compile(
-    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|(?P<dollar>\$[A-Za-z_]*\$).*?(?P=dollar))"""
+    r"""(?P<quoted>(?<!\w)[Ee]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`"""
+    r"|(?P<dollar>\$(?:[A-Za-z_]\w*)?\$).*?(?P=dollar))"
     r"|(?P<comment>--[^\n]*|/\*.*?\*/)"
     r"|(?P<hole>\{SPAN[A-Za-z_]*\}|@span_\w+)",
     re.DOTALL,

@@ -75,6 +75,10 @@ def test_the_filled_text_is_for_people():
         "SELECT /* {SPAN} */ 1",
         "SELECT 'it''s {here}'",
         "SELECT $body$ it's $body$, a@b, @other FROM t",
+        r"SELECT E'it\'s', 'a' -- {SPAN}",
+        r"SELECT 'a' LIKE'\' -- {SPAN} '",
+        "SELECT `it's` -- {SPAN}",
+        "SELECT $v1$ it's $v1$ -- {SPAN}",
     ],
 )
 def test_other_braces_and_comments_are_left_alone(text):
@@ -93,6 +97,8 @@ def test_other_braces_and_comments_are_left_alone(text):
         ("SELECT @span_begin", "q does not support the placeholder @span_begin"),
         ("SELECT * FROM t WHERE d = '{SPAN_START}'", r"\{SPAN_START\} is inside quotes"),
         ("SELECT 'x @span_yyyymmdd_utc'", "@span_yyyymmdd_utc is inside quotes"),
+        (r"SELECT E'it\'s {SPAN}'", r"\{SPAN\} is inside quotes"),
+        ("SELECT `{SPAN}` FROM t", r"\{SPAN\} is inside quotes"),
     ],
 )
 def test_a_query_that_cannot_be_meant_is_refused(text, said):
