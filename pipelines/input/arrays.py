@@ -186,7 +186,7 @@ def examples_of(spec: ElementSpec) -> Any:
 def _examples(fields: Any) -> Any:
     import pyarrow as pa
 
-    def example(type_: pa.DataType) -> Any:
+    def example(type_: Any) -> Any:
         if hasattr(type_, "value_field"):
             return example(type_.value_type)
         if pa.types.is_struct(type_):
@@ -331,7 +331,7 @@ def _original(name: str, column: pa.Array[Any], values: Any) -> Any:
     return column if repr(cells) == repr(python_values(column)) else exact_column(name, cells, column.type)
 
 
-def _holds_dicts(type_: pa.DataType) -> bool:
+def _holds_dicts(type_: Any) -> bool:
     """Whether arrays of the type have dicts in them, at whatever depth of lists."""
     import pyarrow as pa
 

@@ -19,7 +19,7 @@ def python_values(column: Any) -> list[Any]:
     return values if shape is None else list(map(shape, values))
 
 
-def shaper_of(type_: pa.DataType) -> Callable[[Any], Any] | None:
+def shaper_of(type_: Any) -> Callable[[Any], Any] | None:
     """Makes lists of lists of the tensors in a value of Python's; None if there are none in the type."""
     if isinstance(type_, pa.FixedShapeTensorType):
         axes = type_.permutation or range(len(type_.shape))
@@ -29,14 +29,14 @@ def shaper_of(type_: pa.DataType) -> Callable[[Any], Any] | None:
     return _in_parts(type_, {name: shaper_of(part) for name, part in _parts(type_).items()})
 
 
-def storer_of(name: str, type_: pa.DataType) -> Callable[[Any], Any] | None:
+def storer_of(name: str, type_: Any) -> Callable[[Any], Any] | None:
     """Makes flat lists of the tensors in a value of Python's, as they are stored; None if the type has none."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return lambda value: None if value is None else _flat(name, value, type_)
     return _in_parts(type_, {part: storer_of(f"{name}.{part}", kind) for part, kind in _parts(type_).items()})
 
 
-def stored_type(type_: pa.DataType) -> pa.DataType:
+def stored_type(type_: Any) -> Any:
     """The type with lists in the place of tensors."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return type_.storage_type
@@ -52,7 +52,7 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
     return pa.large_list(inner) if pa.types.is_large_list(type_) else pa.list_(inner)
 
 
-def _parts(type_: pa.DataType) -> dict[str, pa.DataType]:
+def _parts(type_: Any) -> dict[str, Any]:
     """Of what values of the type consist, by name; of lists and maps their items alone."""
     if pa.types.is_struct(type_):
         return {field.name: field.type for field in type_}
@@ -61,7 +61,7 @@ def _parts(type_: pa.DataType) -> dict[str, pa.DataType]:
     return {"item": type_.value_type} if hasattr(type_, "value_field") else {}
 
 
-def _in_parts(type_: pa.DataType, parts: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any] | None:
+def _in_parts(type_: Any, parts: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], Any] | None:
     """Changes the parts of a value; None if nothing is to be changed."""
     changes = {name: change for name, change in parts.items() if change is not None}
     if not changes:

@@ -57,7 +57,7 @@ class Sinks(Flow):
 
         table = self.to_arrow()
         frame = table.to_pandas()
-        nullable = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
+        nullable: dict[pa.DataType, Any] = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
         for name in frame.columns.intersection(table.column_names):
             column = table.column(name).combine_chunks()
             if is_rounded_beside_nulls(column):
