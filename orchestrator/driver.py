@@ -397,6 +397,10 @@ class Definition:
         """What it says otherwise than when the node was executed: code and parameters."""
         if made.key_parts and self._parts is not None:
             return [name for name, part in self._parts.items() if part != made.key_parts.get(name)]
+        return self.recorded_edits_since(made)
+
+    def recorded_edits_since(self, made: Execution) -> list[str]:
+        """The parameters that are recorded otherwise; functions by their names alone."""
         now = self._recorded.items()
         return [f"parameter {n}" for n, text in now if not is_same_parameter(text, made.parameters.get(n))]
 

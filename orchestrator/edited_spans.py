@@ -22,6 +22,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Execution, Run, quote_pipeline
 from spanwise.orchestrator.span_resolver import is_window
 from spanwise.orchestrator.store import Store
+from spanwise.orchestrator.user_code import Owner, owner_of_module
 from spanwise.orchestrator.verdict import judges_of
 
 _MOST_COMMANDS = 5  # in a message
@@ -56,12 +57,13 @@ class EditedSpans:
 def find_edited_spans(store: Store, run: Run, pipeline: Pipeline, chosen: Sequence[Artifact]) -> list[EditedSpans]:
     """Those of what a run chose that were made, or reused last, before an edit of the node that made them.
 
-    What a node that is not in the pipeline has made is not asked, nor what nodes upstream of that node have made.
+    What a node that is not in the pipeline has made is not asked, nor what nodes upstream of that node have made. An
+    upgrade of spanwise is no edit.
     """
     makers = {a.id: pipeline.nodes.get(a.name.split("/")[1]) for a in chosen if "span" in a.properties}
     definitions = {n.name: Definition(n) for n in makers.values() if isinstance(n, Component)}
     made = _find_makers(store, [a for a in chosen if getattr(makers.get(a.id), "name", "") in definitions])
-    edits = {id_: definitions[execution.node].edits_since(execution) for id_, execution in made.items()}
+    edits = {id_: _edits_since(definitions[execution.node], execution) for id_, execution in made.items()}
     found = []
     for name in definitions:
         edited = [a for a in chosen if edits.get(a.id) and made[a.id].node == name]
@@ -70,6 +72,13 @@ def find_edited_spans(store: Store, run: Run, pipeline: Pipeline, chosen: Sequen
             commands = list(_commands(store, run, pipeline, name, edited))
             found.append(EditedSpans(node=name, artifacts=edited, edits=what, commands=commands))
     return found
+
+
+def _edits_since(definition: Definition, made: Execution) -> list[str]:
+    """After an upgrade of spanwise, which edits nothing, all that its components are made with has other digests."""
+    edits = definition.edits_since(made)
+    is_upgraded = "code" in edits and owner_of_module(type(definition.node).__module__) is Owner.SPANWISE
+    return definition.recorded_edits_since(made) if is_upgraded else edits
 
 
 def _find_makers(store: Store, artifacts: Sequence[Artifact]) -> Mapping[int, Execution]:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from spanwise.orchestrator import code_digest
 from spanwise.orchestrator.store import Address
 from tests.scenario.inline import run_inline
 
@@ -217,3 +218,27 @@ def test_a_window_names_the_spans_that_were_made_before_an_edit(typed, ingests, 
     assert "made before" not in typed("window chain.py")
     typed("run chain.py --span 5")
     assert typed.learned == "99 99 99"
+
+
+def test_an_upgrade_of_spanwise_is_no_edit_of_the_spans_before(typed, monkeypatch):
+    """Its components count by the files that it comes with; nobody has edited them."""
+    typed.file.write_text(
+        DAYS.replace("Ingest()", 'ExampleGen(pattern="day-{SPAN}.csv")')
+        .replace("import RollingWindow", "import RollingWindow\nfrom spanwise.components import ExampleGen")
+        .replace('scale["features"]', 'ingest["examples"]')
+        .replace('recent["features"]', 'recent["examples"]')
+        .replace("list[Features]", "list[Examples]")
+        .replace('(each.path / "by").read_text()', "str(each.span)")
+    )
+    for span in (1, 2):
+        (typed.folder / f"day-{span}.csv").write_text("a\n1\n")
+    typed("run chain.py --span 1")
+    monkeypatch.setattr(code_digest, "_content", lambda _folders: "that of another release")
+    code_digest.distribution_of.cache_clear()
+    try:
+        upgraded = typed("run chain.py --span 2")
+        assert "edited-since" not in upgraded
+        typed.edit('csv")', 'csv", ratios={"all": 1})')
+        assert "made before ExampleGen was edited (parameter ratios)" in typed("run chain.py --span 2")
+    finally:
+        code_digest.distribution_of.cache_clear()
