@@ -27,7 +27,7 @@ def describe(path: str, fmt: Format, dialect: Dialect) -> FileLayout:
     Raises:
         UnreadableInput: the file is empty, cut short or no Parquet, or names a column twice.
     """
-    with _name_damage(path), _open_file(path) as file:
+    with _open_file(path) as file:
         names, types = layout_of_schema(path, file.schema_arrow)
         pieces = []
         start, size, row, first_row = 0, 0, 1, 1
@@ -47,7 +47,7 @@ def infer(
 ) -> dict[str, pa.DataType]:
     """The types of the footer; no row is read."""
     del dialect, blocks
-    with _name_damage(descriptor.path), _open_file(descriptor.path) as file:
+    with _open_file(descriptor.path) as file:
         return {field.name: stored_type(field.type) for field in file.schema_arrow if field.name not in known}
 
 
@@ -68,7 +68,7 @@ def read(
 
 
 def _batches(descriptor: Descriptor, names: list[str]) -> Iterator[pa.RecordBatch]:
-    with _name_damage(descriptor.path), _open_file(descriptor.path) as file:
+    with _open_file(descriptor.path) as file:
         for group in range(descriptor.start, descriptor.stop or 0):
             # pyarrow joins no dictionaries of several row groups in a list or a struct
             yield from file.iter_batches(batch_size=1 << 16, row_groups=[group], columns=names)
@@ -78,18 +78,15 @@ def _piece(path: str, fmt: Format, start: int, stop: int, first_row: int, size: 
     return Descriptor(path=path, format=fmt, start=start, stop=stop, first_line=first_row, size_bytes=size)
 
 
-def _open_file(path: str) -> pa.parquet.ParquetFile:
-    if Path(path).stat().st_size == 0:
-        raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
-    # memory-mapped pages would count as this process's memory until the file is closed
-    return pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True)
-
-
 @contextmanager
-def _name_damage(path: str) -> Iterator[None]:
-    """The errors of reading as ours; what is done with the rows is not done inside."""
+def _open_file(path: str) -> Iterator[pa.parquet.ParquetFile]:
+    """An open file, with the errors of reading as ours; what is done with the rows is not done inside."""
     try:
-        yield
+        if Path(path).stat().st_size == 0:
+            raise UnreadableInput(f"{path}: the file is empty (0 bytes).")
+        # memory-mapped pages would count as this process's memory until the file is closed
+        with pa.parquet.ParquetFile(path, memory_map=False, pre_buffer=False, page_checksum_verification=True) as file:
+            yield file
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the footer, which has names, has no checksum
         if "all lists to be of size" in str(error):
             raise UnreadableInput(
