@@ -141,11 +141,15 @@ class CheckedBlocks(Stream):
         self._source.close()
 
 
+def checked(source: Stream, types: BlockTypes | None) -> Stream:
+    """A stream of blocks whose types are checked, if they are not declared."""
+    return source if types is None else CheckedBlocks(source, types)
+
+
 def open_parts(opening: Opening, op: str, parts: Sequence[Op]) -> list[Stream]:
     """The streams of datasets whose elements an op mixes; rows of all of them have the same types."""
-    streams = [opening.open(part) for part in parts]
     types = BlockTypes.of_parts(op, [part.spec for part in parts])
-    return streams if types is None else [CheckedBlocks(stream, types) for stream in streams]
+    return [checked(opening.open(part), types) for part in parts]
 
 
 class RowCursor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
 from spanwise.pipelines.input.op import Count, Element, InputSeries, Op, Opening, State, Stream
-from spanwise.pipelines.input.rows import BlockTypes, in_rows
+from spanwise.pipelines.input.rows import BlockTypes, checked, in_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,10 +65,7 @@ class ConcatenateStream(Stream):
             if self._source is None:
                 self._source = self._open_part()
             try:
-                element = next(self._source)
-                if self._types is not None:
-                    self._types.check(element)
-                return element  # noqa: TRY300
+                return next(self._source)
             except StopIteration:
                 self._source.close()
                 self._source = None
@@ -76,7 +73,7 @@ class ConcatenateStream(Stream):
         raise StopIteration
 
     def _open_part(self) -> Stream:
-        return self._series.opening(self._number).open(self._parts[self._number])
+        return checked(self._series.opening(self._number).open(self._parts[self._number]), self._types)
 
     def state(self) -> State:
         inside = None if self._source is None else self._source.state()
