@@ -19,9 +19,9 @@ from tests.scheduler.records import Clock, begun, ended
 
 def held(store: MemoryStore, monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
     """The pipeline's lease, in the hands of a process of that machine."""
-    monkeypatch.setattr(process, "identity", lambda: Identity(machine, 1 << 22, 1))
-    lease.acquire(store, "flights", "run 1")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "identity", lambda: Identity(machine, 1 << 22, 1))
+        lease.acquire(store, "flights", "run 1")
 
 
 def test_a_run_that_is_over_is_left_alone(tmp_path: Path) -> None:
