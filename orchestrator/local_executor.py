@@ -75,29 +75,14 @@ class LocalExecutor:
         self._sizes = {node.name: node.gang.size for node in placed}
         for name, resources in self._asked.items():
             self._capacity.refuse(name, resources, self._sizes[name])
-        preload = Preload({node.name: node.preload for node in placed}, pipeline.preload)
         if any(re.fullmatch(r"polars-[0-9]+", name) for name in process.thread_names()):
             reason = (
                 "Polars was used in this process, and its threads do not survive a fork: nodes that use it will hang. "
                 "Use it inside the functions that nodes call, not while the pipeline file is imported."
             )
             log.warning("polars-threads-found: %s", reason)  # seen also where no log is set up
-        mine, theirs = socket.socketpair()
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.flush()  # or the child writes it a second time
-        controller = os.getpid()
         self.mark = process.new_mark()
-        with process.block_signals(*ASKING_TO_END), warnings.catch_warnings():
-            # CPython warns of threads that might hold locks; ours hold none, and the server takes none of theirs.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.session = os.fork()
-            if not self.session:
-                mine.close()
-                node_server.keep_server(
-                    node_server.NodeServer(Connection(theirs.detach()), pipeline, preload), controller, self.mark
-                )
-        theirs.close()
-        self._control = Connection(mine.detach())
+        self._start_server(pipeline, Preload({node.name: node.preload for node in placed}, pipeline.preload))
         self._children: dict[int, _RunningJob] = {}
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
@@ -200,6 +185,23 @@ class LocalExecutor:
             child.line.close()
         self._woken.close()
         self._wake.close()
+
+    def _start_server(self, pipeline: Pipeline, preload: Preload) -> None:
+        mine, theirs = socket.socketpair()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()  # or the child writes it a second time
+        controller = os.getpid()
+        with process.block_signals(*ASKING_TO_END), warnings.catch_warnings():
+            # CPython warns of threads that might hold locks; ours hold none, and the server takes none of theirs.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.session = os.fork()
+            if not self.session:
+                mine.close()
+                node_server.keep_server(
+                    node_server.NodeServer(Connection(theirs.detach()), pipeline, preload), controller, self.mark
+                )
+        theirs.close()
+        self._control = Connection(mine.detach())
 
     @property
     def _capacity(self) -> Machine:

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spanwise.orchestrator import Component, Examples, Execution, Outputs, Pipeline
-from spanwise.orchestrator.local_executor import LocalExecutor
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.runner import run
 from spanwise.orchestrator.store import MemoryStore
+from tests.direct_executor import DirectExecutor
 
 Columns = Mapping[str, object]
 
@@ -51,7 +51,7 @@ class Bench:
         pipeline = Pipeline("p", nodes)
         for module in dict.fromkeys(module for node in nodes for module in getattr(node, "preload", ())):
             import_module(module)  # the server of each run is a fork of this process, and need not import it again
-        with LocalExecutor(pipeline) as executor:
+        with DirectExecutor(pipeline) as executor:
             asked = RunRequest(span=span, **request)
             return run(pipeline, executor=executor, store=self.store, root=self.root, request=asked)
 
