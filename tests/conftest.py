@@ -15,8 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from spanwise.components import Evaluator, ExampleGen, Trainer, Transform
-from spanwise.orchestrator import process, user_code
+from spanwise.orchestrator import process, testing, user_code
+from spanwise.orchestrator.local_executor import LocalExecutor
 from tests import warm, without_pandas
+from tests.direct_executor import DirectExecutor
 
 pytest_plugins = ["tests.plain_ids"]
 
@@ -66,11 +68,13 @@ def pytest_make_parametrize_id(val):
 
 
 def pytest_configure(config):
-    """Worker processes share the servers of warm commands with the process that starts them.
+    """Worker processes share the servers of warm commands with the process that starts them. Trials fork their nodes
+    from the test.
 
     What is in one folder is named in a row: pytest 9.1 loses the fixtures of a folder that it comes back to.
     """
     warm.session()
+    testing.LocalExecutor = DirectExecutor
     config.args.sort(key=Path)
 
 
@@ -103,6 +107,12 @@ def _is_shared(fixture):
 
 def _is_scenario(item):
     return "scenario" in item.path.parts
+
+
+@pytest.fixture
+def with_servers(monkeypatch):
+    """Trials as users have them, with a server and its keeper."""
+    monkeypatch.setattr(testing, "LocalExecutor", LocalExecutor)
 
 
 def _place_in_order(item):

@@ -2,7 +2,8 @@
 
 A fork of a process that has imported what components need takes 20 ms of processor time, and `LocalExecutor` makes two,
 of its keeper and its server, before the first node. Here a node lives and ends as it does there, but for a limit of its
-memory. Tests of processes take `LocalExecutor`, as all commands do.
+memory. Trials and the bench of the components take it; tests of processes take `LocalExecutor` (see the fixture
+`with_servers`), as all commands do.
 """
 
 import contextlib

@@ -35,6 +35,8 @@ from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemorySt
 from spanwise.orchestrator.testing import Trial
 from tests.scenario.processes import frozen, needs_freezer
 
+pytestmark = pytest.mark.usefixtures("with_servers")
+
 
 class Say(Component):
     """Writes what it is told, after `wait_s`; notes its start and end in `notes`, if given."""

@@ -15,6 +15,8 @@ from spanwise.orchestrator.span_pattern import SpanPattern
 from spanwise.orchestrator.store import MemoryStore
 from spanwise.orchestrator.testing import FakeClock, Lake, Trial
 
+pytestmark = pytest.mark.usefixtures("with_servers")
+
 
 class Say(Component):
     def run(self, report: Output[Report], attempt: Attempt, word: str) -> None:

@@ -24,7 +24,7 @@ DAYS = 12
 RUNS = 8
 SEEN = {"os.rename", "os.rmdir", "os.remove", "os.scandir", "os.mkdir", "open"}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("with_servers")]
 
 
 class Moments:

@@ -10,6 +10,8 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
 
+pytestmark = pytest.mark.usefixtures("with_servers")
+
 
 class Next(Component):
     def run(self, before: Input[Report | None], report: Output[Report]) -> None:
