@@ -8,7 +8,7 @@
 
 PYTHON  ?=
 VENV    ?= .venv
-WORKERS ?= 3
+WORKERS ?= 4
 TESTS   ?=
 SCRATCH ?= $(shell [ "$$(df --output=avail -k /dev/shm 2>/dev/null | tail -n 1)" -ge 4000000 ] 2>/dev/null && echo /dev/shm)
 
@@ -23,19 +23,23 @@ install = { $(PIP) install uv && $(BIN)/uv pip install --quiet --python $(BIN)/p
     $(PIP) install --constraint constraints.txt $(1)
 
 # Each part of the tests has processes of its own. A test forks what its process has imported, and one that has imported
-# every test has three times as much. Those that import much the same share them: each part collects its tests anew.
-PARTS  := $(addprefix tests/,scenario components pipelines)
-ALIKE  := $(addprefix tests/,scheduler orchestrator)
-OTHERS := $(filter-out $(PARTS) $(ALIKE) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
-pytest = $(if $(SCRATCH),PYTEST_DEBUG_TEMPROOT=$(SCRATCH)) $(1) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(2)
+# every test has three times as much. Two parts run beside each other, so that fewer processes import each.
+PARTS := scenario components pipelines scheduler others
+TESTS_scenario := tests/scenario
+TESTS_components := tests/components
+TESTS_pipelines := tests/pipelines
+TESTS_scheduler := tests/scheduler tests/orchestrator
+TESTS_others := $(filter-out $(foreach part,$(PARTS),$(TESTS_$(part))) %__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
+ABREAST := $(if $(filter 0 1,$(WORKERS)),1,2)
+pytest = $(if $(SCRATCH),PYTEST_DEBUG_TEMPROOT=$(SCRATCH)) $(1) -m pytest -n $(2) --dist loadgroup --no-loadscope-reorder
 # The parts share the servers of warm commands (tests/warm.py), which end when nobody holds the pipe `life` open.
-run_tests = $(if $(TESTS),$(call pytest,$(1),$(2) $(TESTS)),export SPANWISE_TEST_WARM=$$(mktemp -d); trap 'rm -rf $$SPANWISE_TEST_WARM' EXIT; \
-    mkfifo $$SPANWISE_TEST_WARM/life; exec 9<> $$SPANWISE_TEST_WARM/life; failed=0; for part in $(PARTS) "$(ALIKE)" "$(OTHERS)"; do \
-    $(call pytest,$(1),$(2)) $$part 9>&- || failed=$$?; done; exit $$failed)
+run_tests = $(if $(TESTS),$(call pytest,$(1),$(WORKERS)) $(2) $(TESTS),export SPANWISE_TEST_WARM=$$(mktemp -d); trap 'rm -rf $$SPANWISE_TEST_WARM' EXIT; \
+    mkfifo $$SPANWISE_TEST_WARM/life; exec 9<> $$SPANWISE_TEST_WARM/life; \
+    $(MAKE) --no-print-directory --keep-going --jobs $(ABREAST) PART_PYTHON="$(1)" PART_OPTIONS="$(2)" $(PARTS:%=test-part-%) 9>&-)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-service demo-cluster test test-fast test-lowest soak soak-service graphs chaos-service test-engines test-kubernetes test-hosts test-training test-torch test-storage test-dataflow test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
+.PHONY: help demo demo-service demo-cluster test test-failed test-fast test-lowest soak soak-service graphs chaos-service test-engines test-kubernetes test-hosts test-training test-torch test-storage test-dataflow test-sql test-peers test-mlmd121 law histories lint docs bench bench-input bench-service bench-ui venv constraints clean
 
 help:  ## Say what can be made
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -60,6 +64,16 @@ demo-cluster: $(BIN)/python $(VENV)/storage/versitygw  ## The same on a cluster 
 
 test: $(VENV)/.dev  ## Run every test
 	@$(call run_tests,$(BIN)/python)
+
+.PHONY: $(PARTS:%=test-part-%)
+$(PARTS:%=test-part-%): test-part-%:
+	@echo "Running the tests of $*"; mkdir -p .pytest_cache/$*; rm -f .pytest_cache/$*/failed; log=$$(mktemp); \
+	    $(call pytest,$(PART_PYTHON),$$(($(WORKERS) / $(ABREAST)))) $(PART_OPTIONS) -o cache_dir=.pytest_cache/$* $(TESTS_$*) >$$log 2>&1 || \
+	    touch .pytest_cache/$*/failed; echo "Tests of $*:"; cat $$log; rm -f $$log; [ ! -e .pytest_cache/$*/failed ]
+
+test-failed: $(VENV)/.dev  ## Run the tests that failed in `make test` once more, one at a time
+	@failed=0; for part in $(PARTS); do [ ! -e .pytest_cache/$$part/failed ] || \
+	    $(call pytest,$(BIN)/python,0) -o cache_dir=.pytest_cache/$$part --last-failed --last-failed-no-failures=none tests || failed=1; done; exit $$failed
 
 test-fast: $(VENV)/.dev  ## Run the tests that neither kill, race nor train
 	@$(call run_tests,$(BIN)/python,-m 'not slow')
