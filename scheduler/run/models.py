@@ -16,10 +16,11 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
-from spanwise.orchestrator.serving import channel_of, find_serving, last_pushes, pushes
+from spanwise.orchestrator.serving import channel_of, find_serving, last_pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
-from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins, find_standing_of_model
+from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins
 from spanwise.scheduler.inspect import find
+from spanwise.scheduler.inspect.rollback import describe_collected, find_objection, find_rollback
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded
@@ -36,8 +37,8 @@ class Decision:
     verdict: Verdict
     champion: Artifact | None  #: of the model's channel, from now on
     lost: bool  #: the files of that champion were garbage-collected
-    serving: Artifact | None  #: the model, or what was made of it, where that was pushed last
-    instead: Artifact | None  #: the champion of the channel of what serves, where its files are there
+    serving: str | None  #: name of the model, or of what was made of it, where that was pushed last
+    instead: Artifact | None  #: the model to push in the place of what serves
 
     @property
     def serves(self) -> bool:
@@ -54,18 +55,20 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
     """
     _refuse_without_reason(because)
     _refuse_others(store, model)
-    if given:
-        _refuse_collected(store, model, "blessed")
+    if given and _is_collected(store, model):
+        raise UsageError(describe_collected(model, "blessed"))
     verdict = Verdict(mark="blessed", artifact=model.name, given=given, by=user_name(), because=because)
     append_personal(store, verdict, model)
     # A collection that looked for verdicts before this one was given has released its lease by then.
     lease.current_after_collection(store, channel_of(model.name).split("/")[0], clock or lease.Clock())
     champion = _find_champion(store, _address_of(model))
-    serves = find_serving(store, channel_of(model.name).split("/")[0])
-    serving = next((each for each in (*_made_of(store, model), model) if each.name in serves), None)
-    instead = None if serving is None else _find_champion(store, _address_of(serving))
+    serves = find_serving(store, channel_of(model.name).split("/")[0]).get(model.name, [])
     return Decision(
-        verdict, champion, _is_collected(store, champion), serving, None if _is_collected(store, instead) else instead
+        verdict=verdict,
+        champion=champion,
+        lost=_is_collected(store, champion),
+        serving=next((push.model for push in serves), None),
+        instead=next((find_rollback(store, push) for push in serves), None),
     )
 
 
@@ -109,9 +112,8 @@ def push(
         pusher, channel = _find_pusher(store, loaded.pipeline, model, node)
         if model is None:
             model = _champion_to_push(store, loaded.pipeline, channel)
-        _refuse_collected(store, model, "pushed")
-        _refuse_unblessed(store, model)
-        _refuse_unservable(store, loaded.pipeline.nodes[pusher], model)
+        if (objection := find_objection(store, model, judges=_judges_of(loaded.pipeline.nodes[pusher]))) is not None:
+            raise UsageError(objection)
         maker = store.producer(model)
         supplier = replace(maker, node=channel.node, outputs={channel.key: (model,)})
         request = RunRequest(
@@ -161,52 +163,9 @@ def _refuse_others(store: Store, model: Artifact) -> None:
         )
 
 
-def _refuse_collected(store: Store, model: Artifact, verb: str) -> None:
-    if _is_collected(store, model):
-        pipeline = channel_of(model.name).split("/")[0]
-        raise UsageError(
-            f"{model.name} was garbage-collected, so it cannot be {verb}. Choose another model:  "
-            f"spanwise artifacts {pipeline} --type Model"
-        )
-
-
-def _refuse_unblessed(store: Store, model: Artifact) -> None:
-    standing = find_standing_of_model(store, model)
-    was_pushed = any(push.model == model.name for push in pushes(store, channel_of(model.name)))
-    if standing.holds() or (was_pushed and not standing.by_judge):
-        return
-    why = standing.refusal()
-    raise UsageError(
-        f"{model.name} is {why if why is not None else 'not judged yet'}, so it was not pushed. To bless it:  "
-        f"spanwise bless {model.name} --because TEXT"
-    )
-
-
-def _refuse_unservable(store: Store, pusher: Node, model: Artifact) -> None:
-    """Refuses a model of which the InfraValidator of its Pusher said last that it does not serve.
-
-    A person who has blessed it since has overruled that too.
-    """
-    judges = {(c.node, c.key) for read in pusher.inputs.values() for c in read if issubclass(c.kind, InfraBlessing)}
-    found = (
-        (execution, artifact)
-        for each in (model, *find_origins(store, model))
-        for execution in store.consumers(each)
-        for key, artifacts in execution.outputs.items()
-        for artifact in artifacts
-        if (execution.node, key) in judges and not execution.replay
-    )
-    execution, last = max(found, key=lambda each: each[0].id, default=(None, None))
-    if execution is None or last is None or last.properties.get("blessed") == 1:
-        return
-    person = find_standing_of_model(store, model).personal
-    if person is not None and person.created is not None and last.created is not None and person.created > last.created:
-        return
-    reasons = last.as_kind(InfraBlessing).reasons or ["its infra blessing is negative"]
-    raise UsageError(
-        f"{model.name} was not served by {execution.node} in run {execution.run}: {reasons[0]}, so it was not pushed. "
-        f"To push it all the same, bless it:  spanwise bless {model.name} --because TEXT"
-    )
+def _judges_of(pusher: Node) -> set[tuple[str, str]]:
+    """The outputs, by node and key, in which an InfraValidator tells a Pusher whether a model serves."""
+    return {(c.node, c.key) for read in pusher.inputs.values() for c in read if issubclass(c.kind, InfraBlessing)}
 
 
 def newest_from_file(store: Store, pipeline: str) -> Run:
@@ -301,8 +260,8 @@ def format_decision(decision: Decision) -> str:
         lines.append("Its files were garbage-collected, so nothing can be compared with it.")
         lines.append(f"Take its blessing back as well:  spanwise unbless {decision.champion.name} --because TEXT")
     if decision.serving is not None and not verdict.given:
-        made = "" if decision.serving.name == verdict.artifact else ", which was made of it,"
-        lines.append(f"{decision.serving.name}{made} still serves.")
+        made = "" if decision.serving == verdict.artifact else ", which was made of it,"
+        lines.append(f"{decision.serving}{made} still serves.")
         if decision.instead is not None:
             lines.append(f"Roll back:  spanwise push {decision.instead.name} --because TEXT")
     return "\n".join(lines)

@@ -112,6 +112,19 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, window, Learn(examples=window["examples"])])
 """
 
+SERVED = f"""{HEAD}
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+
+def flow() -> Pipeline:
+    ingest = Ingest(lake="lake")
+    check = Check(examples=ingest["examples"])
+    window = RollingWindow(check["examples"], size=2, missing=1, name="Window")
+    learn = Learn(examples=window["examples"])
+    return Pipeline("flow", [ingest, check, window, learn, Pusher(model=learn["model"], destination="serving")])
+"""
+
 LAG = f"""{HEAD}
 class Check(Gate):
     def run(self, examples: Input[Examples]) -> None:
@@ -494,3 +507,25 @@ def test_a_part_that_reads_a_window_goes_on_without_the_span_that_was_refused_si
     assert bench("refuse", "flow.py", "--span", "3", "--because", "wrong unit") == 0
 
     assert bench("run", "flow.py", "--from", "Window") == 0
+
+
+def test_no_push_serves_what_learned_from_a_span_that_was_refused_since(tmp_path, monkeypatch, capsys):
+    """Neither by name, nor as the champion, nor as the printed way back; a person who blesses it since insists."""
+    bench = CommandLine(tmp_path, monkeypatch, SERVED)
+    for span in (1, 2, 3, 4):
+        bench.arrive(span, "a")
+        assert bench("run", "flow.py", "--span", str(span)) == 0
+    assert bench("refuse", "flow.py", "--span", "3", "--because", "wrong unit") == 0
+    capsys.readouterr()
+
+    assert bench("unbless", "flow/Learn/model/4", "--because", "learned from 3") == 0
+    assert "Roll back:  spanwise push flow/Learn/model/2 --because TEXT" in capsys.readouterr().out
+    for named in ("flow/Learn/model/3", "flow"):
+        assert bench("push", named, "--because", "4 is wrong") == 2
+        refused = capsys.readouterr().err
+        assert "flow/Learn/model/3 learned from flow/Ingest/examples/3/1, which was refused by" in refused
+        assert "spanwise tainted flow --span 3\n" in refused
+    assert bench("tainted", "flow", "--span", "3") == 1
+
+    assert bench("bless", "flow/Learn/model/3", "--because", "better than 4") == 0
+    assert bench("push", "flow", "--because", "4 is wrong") == 0

@@ -6,17 +6,15 @@ import itertools
 
 from markupsafe import Markup
 
-from spanwise.orchestrator.artifact import Artifact, Model
-from spanwise.orchestrator.collection import COLLECTED
-from spanwise.orchestrator.serving import channel_of, find_served, pushes
-from spanwise.orchestrator.store import Store, is_marked
-from spanwise.orchestrator.verdict import find_standing_of_model
+from spanwise.orchestrator.artifact import Model
+from spanwise.orchestrator.serving import find_served
+from spanwise.orchestrator.store import Store
+from spanwise.scheduler.inspect.rollback import find_rollback
 from spanwise.scheduler.inspect.taint import TaintReport
 from spanwise.scheduler.web.pages import artifact_url
 from spanwise.scheduler.web.pictures.graphs import Box, draw_graph
 
 _MOST = 60  # boxes
-_PUSHES = 50  # that are looked back through
 
 
 def draw_descendants(store: Store, found: TaintReport) -> Markup:
@@ -43,16 +41,8 @@ def draw_descendants(store: Store, found: TaintReport) -> Markup:
 
 
 def find_older(store: Store, found: TaintReport) -> str:
-    """The model to roll back to: the last that served, did not learn from it and may be pushed; empty without one."""
+    """The model to roll back to, which did not learn from it and may be pushed; empty without one."""
     tainted = {each.model.name for each in found.models}
-    for last, _ in find_served(store, found.pipeline):
-        if last.name in tainted:
-            served = itertools.islice(pushes(store, channel_of(last.name)), _PUSHES)
-            older = (store.artifact(push.model) for push in served if push.model not in tainted)
-            return next((model.name for model in older if _may_be_pushed(store, model)), "")
-    return ""
-
-
-def _may_be_pushed(store: Store, model: Artifact) -> bool:
-    standing = find_standing_of_model(store, model)
-    return (standing.holds() or not standing.by_judge) and not is_marked(store, COLLECTED, model)
+    serving = (push for _, push in find_served(store, found.pipeline) if push.model in tainted)
+    older = next((find_rollback(store, push, without=tainted) for push in serving), None)
+    return "" if older is None else older.name
