@@ -86,7 +86,8 @@ def _decide(model: str, because: str, root: Root, config: Config, *, json: bool,
                 "blessed": verdict.given,
                 "by": verdict.by,
                 "because": verdict.because,
-                "champion": None if found.champion is None else found.champion.name,
+                "champion": found.champion and found.champion.name,
+                "champions": {node: each and each.name for node, each in found.champions.items() if node},
                 "serves": found.serves,
             }
         )

@@ -23,27 +23,29 @@ _LOOK_BACK = 50  # models that were pushed, and as many that are blessed
 
 
 def find_rollback(store: Store, push: Push, *, without: Collection[str] = ()) -> Artifact | None:
-    """The model to push in the place of one that serves: the last pushed one that may be, or else the newest blessed.
+    """The model that its Pusher may push in the place of one that serves: the last that it pushed, or a blessed one.
 
     `without` are names of models that are not to serve.
     """
     address = Address(*channel_of(push.model).split("/"))
     history = History(store, address, Model, Run(pipeline=address.pipeline))
-    pushed = (model for model, _ in itertools.islice(history.served(), _LOOK_BACK))
+    pushed = (model for model, _ in itertools.islice(history.served(push.node), _LOOK_BACK))
     candidates = itertools.chain(pushed, itertools.islice(history.blessed(), _LOOK_BACK))
     wanted = (model for model in candidates if model.name not in without)
-    return next((model for model in wanted if find_objection(store, model) is None), None)
+    return next((model for model in wanted if find_objection(store, model, push.node) is None), None)
 
 
-def find_objection(store: Store, model: Artifact, *, judges: Collection[tuple[str, str]] | None = None) -> str | None:
-    """Why a model may not be pushed by name, with the way out; None where it may.
+def find_objection(
+    store: Store, model: Artifact, pusher: str, *, judges: Collection[tuple[str, str]] | None = None
+) -> str | None:
+    """Why a Pusher may not push a model by name, with the way out; None where it may.
 
     `judges` are the outputs, by node and key, in which an InfraValidator of the Pusher says whether a model serves;
     None are those of all.
     """
     return (
         _object_collected(store, model)
-        or _object_unblessed(store, model)
+        or _object_unblessed(store, model, pusher)
         or _object_refused(store, model)
         or _object_unservable(store, model, judges)
     )
@@ -62,9 +64,10 @@ def describe_collected(model: Artifact, verb: str) -> str:
     )
 
 
-def _object_unblessed(store: Store, model: Artifact) -> str | None:
+def _object_unblessed(store: Store, model: Artifact, pusher: str) -> str | None:
+    """That a model is not blessed; one that nobody has judged may be pushed where it was pushed before."""
     standing = find_standing_of_model(store, model)
-    was_pushed = any(push.model == model.name for push in pushes(store, channel_of(model.name)))
+    was_pushed = any((push.model, push.node) == (model.name, pusher) for push in pushes(store, channel_of(model.name)))
     if standing.holds() or (was_pushed and not standing.by_judge):
         return None
     why = standing.refusal()

@@ -35,10 +35,16 @@ class Decision:
     """A person's verdict on a model, and what follows from it."""
 
     verdict: Verdict
-    champion: Artifact | None  #: of the model's channel, from now on
-    lost: bool  #: the files of that champion were garbage-collected
+    champions: Mapping[str, Artifact | None]  #: of the model's channel now, by Pusher; by "" where none serves one
+    lost: tuple[Artifact, ...]  #: the champions of which the files were garbage-collected
     serving: str | None  #: name of the model, or of what was made of it, where that was pushed last
     instead: Artifact | None  #: the model to push in the place of what serves
+
+    @property
+    def champion(self) -> Artifact | None:
+        """The champion of all Pushers; None where there is none, or where they have different ones."""
+        found = {champion and champion.name: champion for champion in self.champions.values()}
+        return next(iter(found.values())) if len(found) == 1 else None
 
     @property
     def serves(self) -> bool:
@@ -61,23 +67,27 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
     append_personal(store, verdict, model)
     # A collection that looked for verdicts before this one was given has released its lease by then.
     lease.current_after_collection(store, channel_of(model.name).split("/")[0], clock or lease.Clock())
-    champion = _find_champion(store, _address_of(model))
-    serves = find_serving(store, channel_of(model.name).split("/")[0]).get(model.name, [])
+    address = _address_of(model)
+    serving = find_serving(store, address.pipeline)
+    pushers = {push.node for name, found in serving.items() if channel_of(name) == str(address) for push in found}
+    champions = {node: _find_champion(store, address, node or None) for node in sorted(pushers) or [""]}
+    known = {champion.name: champion for champion in champions.values() if champion is not None}
+    serves = serving.get(model.name, [])
     return Decision(
         verdict=verdict,
-        champion=champion,
-        lost=_is_collected(store, champion),
+        champions=champions,
+        lost=tuple(champion for champion in known.values() if _is_collected(store, champion)),
         serving=next((push.model for push in serves), None),
         instead=next((find_rollback(store, push) for push in serves), None),
     )
 
 
-def _find_champion(store: Store, address: Address) -> Artifact | None:
-    return History(store, address, Model, Run(pipeline=address.pipeline)).champion()
+def _find_champion(store: Store, address: Address, pushed_by: str | None) -> Artifact | None:
+    return History(store, address, Model, Run(pipeline=address.pipeline)).champion(pushed_by)
 
 
-def _is_collected(store: Store, model: Artifact | None) -> bool:
-    return model is not None and is_marked(store, COLLECTED, model)
+def _is_collected(store: Store, model: Artifact) -> bool:
+    return is_marked(store, COLLECTED, model)
 
 
 def _address_of(model: Artifact) -> Address:
@@ -111,8 +121,9 @@ def push(
         loaded = reload_pipeline(newest, settings)
         pusher, channel = _find_pusher(store, loaded.pipeline, model, node)
         if model is None:
-            model = _champion_to_push(store, loaded.pipeline, channel)
-        if (objection := find_objection(store, model, judges=_judges_of(loaded.pipeline.nodes[pusher]))) is not None:
+            model = _champion_to_push(store, loaded.pipeline, pusher, channel)
+        judges = _judges_of(loaded.pipeline.nodes[pusher])
+        if (objection := find_objection(store, model, pusher, judges=judges)) is not None:
             raise UsageError(objection)
         maker = store.producer(model)
         supplier = replace(maker, node=channel.node, outputs={channel.key: (model,)})
@@ -135,10 +146,10 @@ def _find_named(store: Store, reference: str, settings: Settings) -> tuple[str, 
     return pipeline, None
 
 
-def _champion_to_push(store: Store, pipeline: Pipeline, channel: Channel) -> Artifact:
-    """The champion among the models that a Pusher reads."""
+def _champion_to_push(store: Store, pipeline: Pipeline, pusher: str, channel: Channel) -> Artifact:
+    """The champion among the models that a Pusher reads, by its own pushes."""
     source = published_channel(channel)
-    champion = _find_champion(store, Address(pipeline.name, source.node, source.key))
+    champion = _find_champion(store, Address(pipeline.name, source.node, source.key), pusher)
     if champion is None:
         raise UsageError(
             f"{pipeline.name!r} has no champion to push. List its models: spanwise artifacts {pipeline.name} "
@@ -253,12 +264,15 @@ def format_decision(decision: Decision) -> str:
     """What was recorded, what is the champion now, and how to roll back what serves."""
     verdict = decision.verdict
     lines = [f"{verdict.artifact} is {verdict}."]
-    lines.append(
-        f"The champion is {decision.champion.name}." if decision.champion is not None else "There is no champion now."
-    )
-    if decision.champion is not None and decision.lost:
-        lines.append("Its files were garbage-collected, so nothing can be compared with it.")
-        lines.append(f"Take its blessing back as well:  spanwise unbless {decision.champion.name} --because TEXT")
+    agreed = decision.champion is not None or not any(decision.champions.values())
+    champions = {"": decision.champion} if agreed else decision.champions
+    for node, champion in champions.items():
+        of = f" of {node}" if node else ""
+        is_now = f"There is no champion{of} now." if champion is None else f"The champion{of} is {champion.name}."
+        lines.append(is_now)
+    for lost in decision.lost:
+        lines.append(f"The files of {lost.name} were garbage-collected, so nothing can be compared with it.")
+        lines.append(f"Take its blessing back as well:  spanwise unbless {lost.name} --because TEXT")
     if decision.serving is not None and not verdict.given:
         made = "" if decision.serving == verdict.artifact else ", which was made of it,"
         lines.append(f"{decision.serving}{made} still serves.")

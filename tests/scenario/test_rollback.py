@@ -1,0 +1,65 @@
+"""Rollbacks: what `push` and `unbless` do where several Pushers push the models of a pipeline, and where one was tried."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenario.command_line import CommandLine
+
+PIPELINE = """
+from spanwise import *
+
+class Learn(Component):
+    def run(self, model: Output[Model], score: int) -> None:
+        (model.path / "score").write_text(str(score))
+
+class Judge(Component):
+    def run(self, model: Input[Model], champion: Input[Model | None], blessing: Output[Blessing]) -> None:
+        mine = int((model.path / "score").read_text())
+        if not mine:
+            raise RuntimeError("no rows")
+        blessing.blessed = int(champion is None or mine >= int((champion.path / "score").read_text()))
+        blessing.current_model, blessing.current_model_id = model.name, model.id
+        (blessing.path / "judged").touch()
+
+def flow(score: int = 1, production: str = "production") -> Pipeline:
+    learn = Learn(score=score)
+    champion = Champion(learn["model"], pushed_by="Production")
+    judge = Judge(model=learn["model"], champion=champion["model"])
+    pusher = Pusher(model=learn["model"], blessing=judge["blessing"], destination=production, name="Production")
+    trial = Pusher(model=learn["model"], destination="staging", name="Staging")
+    return Pipeline("flow", [learn, champion, judge, pusher, trial])
+"""
+"""Production has what was judged, staging has all."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    return CommandLine(tmp_path, monkeypatch, PIPELINE)
+
+
+def learn(bench: CommandLine, *scores: int) -> None:
+    for score in scores:
+        assert bench("run", "flow.py", "--param", f"score={score}") == (0 if score else 1)
+
+
+def served(folder: str) -> str:
+    """The score of the model that serves there."""
+    return max(Path(folder).glob("[0-9]*/score"), key=lambda file: int(file.parent.name)).read_text()
+
+
+@pytest.mark.parametrize("tried", [0, 1], ids=["not judged", "refused"])
+def test_a_pusher_rolls_back_to_what_it_has_pushed_itself(bench, capsys, tried):
+    """The newest model was only tried in staging; it is the champion of no other Pusher, and none may push it."""
+    learn(bench, 5, 6, tried)
+    capsys.readouterr()
+
+    assert bench("unbless", "flow/Learn/model/2", "--because", "6 is wrong") == 0
+    assert capsys.readouterr().out.splitlines()[1:4] == [
+        "The champion of Production is flow/Learn/model/1.",
+        "The champion of Staging is flow/Learn/model/3.",
+        "flow/Learn/model/2 still serves.",
+    ]
+    assert bench("push", "flow/Learn/model/3", "--because", "6 is wrong", "--node", "Production") == 2
+    assert bench("push", "flow", "--because", "6 is wrong", "--node", "Production") == 0
+    assert (served("production"), served("staging")) == ("5", str(tried))
