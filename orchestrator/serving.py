@@ -73,6 +73,12 @@ def pushes(store: Store, channel: str, *, as_of: datetime | None = None) -> Iter
             yield push
 
 
+def find_pushed(store: Store, channels: Iterable[str]) -> set[str]:
+    """The names of all models of these channels that were ever pushed, or something that was made of them."""
+    places = [f"{channel}#{number}" for channel in channels for number in range(1, _count(store, channel) + 1)]
+    return {record_of(Push, claim).model for claim in store.find_claims(SERVED, places).values()}
+
+
 def _last_push(store: Store, channel: str, node: str) -> Push | None:
     return next((push for push in pushes(store, channel) if push.node == node), None)
 

@@ -43,6 +43,7 @@ from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.orchestrator.renewal import current_first, find_renewed, place_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.run_dir import remove_working_files
+from spanwise.orchestrator.serving import channel_of, find_pushed
 from spanwise.orchestrator.span_resolver import SpanAwaiter, SpanResolver, WantedSpan
 from spanwise.orchestrator.storage import UnfinishedUpload, open_bucket
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
@@ -354,9 +355,10 @@ def _marks(context: CollectionContext, artifacts: Sequence[Artifact]) -> dict[in
 
 
 def _find_marked(store: Store, mark: str, artifacts: Sequence[Artifact]) -> Collection[str]:
-    """The names of those with a mark."""
-    if mark != "blessed":
-        return store.find_claims(mark, [artifact.name for artifact in artifacts])
+    """The names of those with a mark; what is made of a model without rows is blessed with it, and pushes it."""
+    if mark == "pushed":
+        models = {artifact.name for artifact in artifacts if artifact.is_a(Model)}
+        return models & find_pushed(store, {channel_of(name) for name in models})
     asked = [(artifact, first_verdicts(artifact)) for artifact in artifacts]
     first = store.find_claims(mark, [*itertools.chain(*(names for _, names in asked))])
     judged = [artifact for artifact, names in asked if not first.keys().isdisjoint(names)] if first else []  # few are

@@ -4,11 +4,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from spanwise.orchestrator import Artifact, Examples, Execution, Model, Run, State, TransformGraph
+from spanwise.orchestrator import Artifact, Examples, Execution, Model, PushedModel, Run, State, TransformGraph
 from spanwise.orchestrator.collection import Retention
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.publisher import place
-from spanwise.orchestrator.store import Claim
+from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.inspect.disk_inventory import DiskInventory, take_inventory
 from spanwise.scheduler.storage import gc
@@ -60,6 +60,12 @@ class Yard:
         )
         return begun if state is State.RUNNING else self.store.publish(ended)
 
+    def push(self, run: Run, model: Artifact) -> None:
+        """Records that a Pusher has pushed a model, which the run no longer uses."""
+        pusher = Execution(pipeline="flights", run=run.number, node="Pusher", component="Pusher")
+        pushed = PushedModel("", properties={"pushed": 1, "model": model.name})
+        self.store.claim(*claim_pushes(self.store, pusher, [pushed]))
+
     def day(self, span: int, *, window: int = 2, mark: str = "", graph: bool = False) -> Artifact:
         """A whole run: a span, a window of the newest, a model of it; gives the model."""
         run = self.run(span=span)
@@ -75,8 +81,8 @@ class Yard:
         (model,) = self.do(run, "Trainer", read, model=Model("")).outputs["model"]
         if mark == "blessed":
             append(self.store, [Verdict(mark="blessed", artifact=model.name, given=True, by="ann@host", because="")])
-        elif mark:
-            self.store.claim(Claim(mark, model.name))
+        elif mark == "pushed":
+            self.push(run, model)
         return model
 
     def context(self, retention: Retention = NOTHING, **facts: object) -> gc.CollectionContext:

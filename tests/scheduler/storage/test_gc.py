@@ -167,6 +167,25 @@ def test_what_was_made_of_a_blessed_model_without_rows_stays(yard: Yard) -> None
     }  # fmt: skip
 
 
+def test_what_a_pushed_model_was_made_of_without_rows_stays_and_with_it_its_graph(yard: Yard) -> None:
+    """At any remove: it serves too, so Champion chooses it."""
+    for span in (1, 2, 3):
+        model = yard.day(span, graph=True)
+        run = yard.run()
+        (quantized,) = yard.do(run, "Quantize", {"model": [model]}, model=Model("")).outputs["model"]
+        (packed,) = yard.do(run, "Pack", {"model": [quantized]}, model=Model("")).outputs["model"]
+        if span == 1:
+            yard.push(run, packed)
+
+    kept = yard.kept(replace(NOTHING, marked=("pushed",)))
+
+    assert {name for name, reasons in kept.items() if "pushed" in reasons} == {
+        "Trainer/model/1", "Quantize/model/1", "Pack/model/1"
+    }  # fmt: skip
+    assert kept["Transform/graph/1"] == ("belongs to flights/Trainer/model/1",)
+    assert "Trainer/model/2" not in kept
+
+
 def test_a_plan_asks_no_more_where_there_are_more_models(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """One question for all of them, whether they were exported or not: a pipeline has hundreds."""
     asked: list[str] = []
@@ -199,9 +218,10 @@ def test_the_model_that_a_kept_one_started_from_stays(yard: Yard) -> None:
     models: list[Model] = []
     for _ in range(4):
         run = yard.run()
-        read = {"base": models[-1:]}
-        models += yard.do(run, "Trainer", read, model=Model("")).outputs["model"]  # type: ignore[arg-type]
-    yard.store.claim(Claim("pushed", models[2].name))
+        base = models[-1:]
+        made = Model("", properties={"base": base[0].name} if base else {})
+        models += yard.do(run, "Trainer", {"base": base}, model=made).outputs["model"]  # type: ignore[arg-type]
+    yard.push(yard.run(), models[2])
 
     stays = yard.kept(replace(NOTHING, marked=("pushed",)))
 
