@@ -1,4 +1,7 @@
-"""Pushed versions: what a destination holds, which version comes next, and which are too many. Pure."""
+"""Pushed versions: what a destination holds, which version comes next, and which are too many.
+
+Whose a version is depends on whether the root that pushed it is still where it was; nothing else is read here.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from spanwise.components.serving.root_identity import was_copied
 from spanwise.orchestrator.storage import ObjectUrl
 
 
@@ -23,10 +27,14 @@ class PushRecord:
     began: str = ""  #: when the run began; after metadata were restored, another run may have its number
 
     def is_of(self, other: PushRecord) -> bool:
-        """Whether the pipeline of this record is that of the other, also where its root was moved in between."""
-        return self.home == other.home or bool(
-            self.root and self.root == other.root and _pipeline(self) == _pipeline(other)
-        )
+        """Whether the pipeline of this record is that of the other, also where its root was moved in between.
+
+        Where its root is still there, that of the other is a copy, which is a root of its own.
+        """
+        if self.home == other.home:
+            return True
+        same_root = bool(self.root) and self.root == other.root and _pipeline(self) == _pipeline(other)
+        return same_root and not was_copied(_root_of(self), self.root, to=_root_of(other))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +52,7 @@ def next_version(existing: Iterable[int], now_s: float) -> int:
 
 
 def find_existing(versions: Iterable[PushedVersion], mine: PushRecord) -> PushedVersion | None:
-    """The version that makes this push unnecessary: this run's own, or the newest if it is the same model. Pure."""
+    """The version that makes this push unnecessary: this run's own, or the newest if it is the same model."""
     newest_first = sorted(versions, key=lambda v: v.version, reverse=True)
     for place, pushed in enumerate(newest_first):
         theirs = pushed.record
@@ -56,7 +64,7 @@ def find_existing(versions: Iterable[PushedVersion], mine: PushRecord) -> Pushed
 
 
 def surplus_versions(versions: Iterable[PushedVersion], keep: int | None, mine: PushRecord) -> list[PushedVersion]:
-    """The versions beyond the newest `keep` of those that this pipeline pushed; others are not ours to remove. Pure."""
+    """The versions beyond the newest `keep` of those that this pipeline pushed; others are not ours to remove."""
     if keep is None:
         return []
     ours = [v for v in versions if v.record is not None and v.record.is_of(mine)]
@@ -65,6 +73,10 @@ def surplus_versions(versions: Iterable[PushedVersion], keep: int | None, mine: 
 
 def _pipeline(record: PushRecord) -> str:
     return record.run.rpartition("/")[0]
+
+
+def _root_of(record: PushRecord) -> str:
+    return record.home.rpartition("/")[0]
 
 
 def reason_to_skip(existing: PushedVersion, mine: PushRecord) -> str:

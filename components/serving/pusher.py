@@ -14,11 +14,11 @@ from spanwise.components.serving.bucket_push import push_to_bucket
 from spanwise.components.serving.folder_push import push_to_folder
 from spanwise.components.serving.judged import refuse_other_blessings
 from spanwise.components.serving.pushed_versions import PushedVersion, PushRecord
+from spanwise.components.serving.root_identity import read_identity
 from spanwise.orchestrator.artifact import ArtifactArchive, Blessing, InfraBlessing, Model, PushedModel
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError
 from spanwise.orchestrator.run import Trigger
-from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.signature import Attempt, Input, Output
 from spanwise.orchestrator.storage import is_object_url, parse_url, refuse_url
 
@@ -151,13 +151,5 @@ def push(
 def _find_home(folder: Path, archive: ArtifactArchive | None) -> tuple[str, str]:
     """The home of a pipeline, and the identity of its root: the same on every host that sees the root."""
     if archive is None:
-        return str(folder), _identity(folder.parent)
+        return str(folder), read_identity(str(folder.parent))
     return f"{archive.url}/{folder.name}", archive.claimed_by() or ""
-
-
-def _identity(root: Path) -> str:
-    """The identity of a root; empty where it has none, such as in a trial."""
-    try:
-        return (root / NOTE).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

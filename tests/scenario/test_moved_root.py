@@ -17,7 +17,7 @@ def built(tmp_path_factory):
     folder = lay_out(tmp_path_factory.mktemp("built") / "project", spans=4)
     for span in "123":
         call(folder, "run", "rides.py", "--span", span)
-    return folder
+    return folder.rename(folder.with_name("moved"))  # or each copy would find the root that has pushed what serves
 
 
 @pytest.fixture

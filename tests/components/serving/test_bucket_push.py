@@ -14,6 +14,7 @@ from spanwise.components.serving import bucket_push
 from spanwise.components.serving.bucket_push import POINTER
 from spanwise.components.serving.pusher import push
 from spanwise.orchestrator.errors import Fenced, NodeFailed, StorageError
+from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.storage import StorageBucket, open_bucket, parse_url
 from tests.components.serving.test_pusher import attempt, model
 from tests.contract.object_storage import SERVERS, serve
@@ -268,6 +269,25 @@ def test_older_versions_of_this_pipeline_are_removed(bucket, destination, tmp_pa
     made = [pushed(destination, model(tmp_path, number), number, keep_versions=2)[0].version for number in (1, 2, 3)]
 
     assert folders(bucket, destination) == [other.version, *made[1:]]
+
+
+def test_a_copied_root_in_object_storage_leaves_the_versions_of_the_original(home, bucket, destination, tmp_path):
+    """Those of a root that was moved are its own."""
+    first, copy, moved = (f"{home}/roots/{uuid.uuid4().hex}" for _ in range(3))
+    for root in (first, copy):
+        bucket.write((parse_url(root) / NOTE).key, b"known", replacing="")
+
+    def push_from(root, number):
+        known = {"home": f"{root}/p", "root": "known", "keep_versions": 1}
+        version, _ = push(model(tmp_path, number), destination, attempt(number), **known)
+        return version.version
+
+    original, copied = push_from(first, 1), push_from(copy, 2)
+
+    assert folders(bucket, destination) == [original, copied]
+    bucket.delete([(parse_url(copy) / NOTE).key])
+    newest = push_from(moved, 3)
+    assert folders(bucket, destination) == [original, newest]
 
 
 def test_what_dead_pushes_left_is_removed_a_day_later(bucket, destination, tmp_path, monkeypatch):

@@ -41,6 +41,7 @@ from spanwise.orchestrator import (
     Run,
 )
 from spanwise.orchestrator.fingerprint import of_tree
+from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.serving import RECORD
 from tests.components.flow import Bench, only
 
@@ -271,6 +272,32 @@ def test_old_versions_are_removed_but_not_those_of_others(tmp_path):
 
     assert [int(p.name) for p in served(tmp_path / "serving")] == [5, newest.version - 1, newest.version]
     assert not list((tmp_path / "serving" / ".spanwise").glob("draft-*"))
+
+
+def test_a_copied_root_leaves_the_versions_of_the_original(tmp_path):
+    """The same model is pushed anew, too. A root that was moved, or has another name by a link, counts them as its own."""
+    first, copy = tmp_path / "root", tmp_path / "copy"
+    for root in (first, copy):
+        root.mkdir()
+        (root / NOTE).write_text("known\n")
+    (tmp_path / "link").symlink_to(first)
+
+    def push_from(root, number):
+        home, known = f"{root}/p", {"root": "known", "keep_versions": 1}
+        version, why = pushed(tmp_path, models[number], number, home, **known)
+        return version.version, why
+
+    models = [model(tmp_path, number) for number in range(4)]
+    original, _ = push_from(first, 1)
+    copied, why = push_from(copy, 1)
+
+    assert why is None
+    assert [int(version.name) for version in served(tmp_path / "serving")] == [original, copied]
+    linked, _ = push_from(tmp_path / "link", 2)
+    assert [int(version.name) for version in served(tmp_path / "serving")] == [copied, linked]
+    copy.rename(tmp_path / "moved")
+    moved, _ = push_from(tmp_path / "moved", 3)
+    assert [int(version.name) for version in served(tmp_path / "serving")] == [linked, moved]
 
 
 def test_an_attempt_after_the_commit_does_not_push_again(tmp_path):
