@@ -29,6 +29,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from spanwise.components.serving.pushed_versions import (
     PushedVersion,
@@ -206,11 +207,11 @@ class _Destination:
                 f"{model.name} was not pushed: its files in {model.path} are not those that were published "
                 f"(digest {tree.digest}, not {model.content}). Train it again: --from its Trainer, with --no-cache."
             )
-        files = [path for path in sorted(model.path.rglob("*")) if path.is_file()]
-        keys = [f"{(self.top / str(number)).key}/{path.relative_to(model.path).as_posix()}" for path in files]
+        files = _list_files(model)
+        keys = [f"{(self.top / str(number)).key}/{name}" for name in files]
         try:
             with ThreadPoolExecutor(8, "push") as pool:  # network, not processors
-                list(pool.map(self.bucket.upload, files, keys))
+                list(pool.map(self.bucket.upload, files.values(), keys))
         except StorageError:
             self.remove([number])
             raise
@@ -219,8 +220,7 @@ class _Destination:
         """Whether a version still has objects of the sizes of the model's files."""
         top = (self.top / str(number)).key
         present = {info.key.removeprefix(f"{top}/"): info.size_bytes for info in self.bucket.list(top)}
-        wanted = {p.relative_to(model.path).as_posix(): p.stat().st_size for p in model.path.rglob("*") if p.is_file()}
-        lost = [name for name, size_bytes in sorted(wanted.items()) if present.get(name) != size_bytes]
+        lost = [name for name, path in _list_files(model).items() if present.get(name) != path.stat().st_size]
         if lost:
             facts = {"version": number, "objects": len(lost), "reason": f"{lost[0]} is not that of {model.name}"}
             log.warning("version-damaged", extra=facts)
@@ -256,3 +256,10 @@ class _Destination:
     def _write_record(self, number: int, mine: PushRecord) -> None:
         content = json.dumps(asdict(mine), indent=2).encode()
         self.bucket.write((self.top / str(number) / RECORD).key, content, replacing="")
+
+
+def _list_files(model: Model) -> dict[str, Path]:
+    """The files of a model by their names, apart from the record of a version that was imported."""
+    files = (path for path in sorted(model.path.rglob("*")) if path.is_file())
+    named = {path.relative_to(model.path).as_posix(): path for path in files}
+    return {name: path for name, path in named.items() if name != RECORD}

@@ -108,7 +108,7 @@ def _record(version: Path) -> PushRecord | None:
 
 
 def _is_whole(version: PushedVersion, model: Model) -> bool:
-    """Whether a version still has the files of the model; a server may have added some."""
+    """Whether a version still has the files of the model, apart from its record; a server may have added some."""
     assert isinstance(version.place, Path), "it is of a folder"
     try:
         present = fingerprint.of_tree(version.place).files
@@ -116,7 +116,7 @@ def _is_whole(version: PushedVersion, model: Model) -> bool:
     except Unfingerprintable as error:
         log.warning("version-damaged", extra={"folder": version.place, "reason": str(error)})
         return False
-    lost = [name for name, content in wanted.items() if present.get(name) != content]
+    lost = [name for name, content in wanted.items() if present.get(name) != content and name != RECORD]
     if lost:
         facts = {"folder": version.place, "files": len(lost), "reason": f"{lost[0]} is not that of {model.name}"}
         log.warning("version-damaged", extra=facts)
@@ -131,7 +131,7 @@ def _fill(draft: Path, model: Model, record: PushRecord) -> None:
             f"{model.name} was not pushed: its files in {model.path} are not those that were published "
             f"(digest {digest}, not {model.content}). Train it again: --from its Trainer, with --no-cache."
         )
-    durable.write(draft / RECORD, [_json(record)])
+    durable.write(draft / RECORD, [_json(record)])  # in place of that of a version which was imported
     durable.sync_folder(draft)
 
 

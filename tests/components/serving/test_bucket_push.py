@@ -15,8 +15,9 @@ from spanwise.components.serving.bucket_push import POINTER
 from spanwise.components.serving.pusher import push
 from spanwise.orchestrator.errors import Fenced, NodeFailed, StorageError
 from spanwise.orchestrator.run_dir import NOTE
+from spanwise.orchestrator.serving import RECORD
 from spanwise.orchestrator.storage import StorageBucket, open_bucket, parse_url
-from tests.components.serving.test_pusher import attempt, model
+from tests.components.serving.test_pusher import attempt, imported, model
 from tests.contract.object_storage import SERVERS, serve
 
 
@@ -93,6 +94,18 @@ def test_a_version_of_which_objects_are_gone_is_pushed_again(bucket, destination
     assert why is None
     assert again.version > one.version
     assert served(bucket, destination) == (again.version, files_of(first))
+
+
+def test_a_model_that_was_imported_from_a_version_is_pushed_once(bucket, destination, tmp_path):
+    """The record in its files is that of the other push; its version has a record of its own."""
+    first = imported(model(tmp_path))
+    one, _ = pushed(destination, first, 1)
+
+    again, _ = pushed(destination, first, 2)
+
+    assert again.version == one.version
+    record = json.loads(bucket.read(parse_url(f"{destination}/{one.version}/{RECORD}").key)[0])
+    assert record["run"] == "p/1"
 
 
 def test_the_same_model_is_not_pushed_twice(bucket, destination, tmp_path):

@@ -58,6 +58,12 @@ def model(place: Path, number: int = 1, *, files: int = 2, size_bytes: int = 10)
     )
 
 
+def imported(a_model: Model) -> Model:
+    """The same model, published with the record of a version that another pipeline serves."""
+    (a_model.path / RECORD).write_text("{}")
+    return Model(a_model.uri, id=a_model.id, name=a_model.name, content=of_tree(a_model.path).digest)
+
+
 def attempt(number: int = 1, *, token: int = 1, fence=lambda: None) -> Attempt:
     """An attempt of the node Pusher in a run of the pipeline p."""
     run = Run(pipeline="p", number=number, token=token)
@@ -313,6 +319,17 @@ def test_an_attempt_after_the_commit_does_not_push_again(tmp_path):
         f"not pushed again: version {mine.version} is this model, pushed by this run",
     )
     assert len(served(tmp_path / "serving")) == 2
+
+
+def test_a_model_that_was_imported_from_a_version_is_pushed_once(tmp_path):
+    """The record in its files is that of the other push; its version has a record of its own."""
+    first = imported(model(tmp_path))
+    version, _ = pushed(tmp_path, first, 1)
+
+    again, why = pushed(tmp_path, first, 2)
+
+    assert why == f"not pushed again: version {version.version} is this model, pushed by p/1"
+    assert json.loads((again.place / RECORD).read_text())["run"] == "p/1"
 
 
 @pytest.mark.parametrize("damage", ["removed", "changed"])
