@@ -65,6 +65,7 @@ class Run:
     base: int | None = None  #: number of the run that supplies the outputs of skipped nodes
     behind: tuple[str, ...] = ()  #: of a part of a schedule that reads the part before: the nodes of that part
     nodes: tuple[str, ...] = ()  #: the nodes it runs, parents first
+    unselected: tuple[str, ...] = ()  #: the other nodes of its pipeline
     parameters: Mapping[str, Value] = field(default_factory=dict)  #: arguments of the pipeline function
     beam: Mapping[str, Value] = field(default_factory=dict)  #: the runner and options of Beam in the settings
     typed: tuple[str, ...] = ()  #: the arguments typed on the command line, as `name=value`
@@ -82,6 +83,11 @@ class Run:
     def ordinary(self) -> bool:
         """Whether other runs may build on it: it is no replay, and no push of a model by name."""
         return not self.replay and self.trigger is not Trigger.PUSH
+
+    @property
+    def whole(self) -> bool:
+        """Whether it ran every node of its pipeline."""
+        return self.base is None and not self.unselected  # runs of a checkout before this one record the base alone
 
     @property
     def heard_until(self) -> datetime | None:

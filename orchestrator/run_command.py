@@ -25,16 +25,28 @@ def format_run_command(
     folder = asked.folder if isinstance(asked, Run) else ""
     go = go_to(folder)
     words = ["spanwise", "run", format_source(asked.source, folder if go else ".") or f"{pipeline}.py"]
-    if asked.spans:
-        words += [w for node, label in asked.spans.items() for w in ("--span", f"{node}={label}")]
-    elif asked.span is not None:
-        words += ["--span", Calendar.from_name(asked.calendar).label(asked.span)]
+    words += [w for span in list_spans(asked) for w in ("--span", span)]
     words += [w for node in first for w in ("--from", node)]
     words += [w for node in last for w in ("--to", node)]
     words += [w for typed in asked.typed for w in ("--param", typed)]
     words += [w for excluded in asked.exclude for w in ("--exclude", excluded)]
-    if asked.replay and asked.as_of is not None:  # parallel runs of a backfill have a time too, and are no replays
-        words += ["--as-of", asked.as_of.isoformat()]
+    if moment := format_replayed(asked):
+        words += ["--as-of", moment]
     if base is not None:
         words += ["--base-run", str(base)]
     return go + shlex.join(words)
+
+
+def list_spans(asked: Run | RunRequest) -> list[str]:
+    """The spans that were asked for, each as `--span` takes it."""
+    if asked.spans:
+        return [f"{node}={label}" for node, label in asked.spans.items()]
+    return [] if asked.span is None else [Calendar.from_name(asked.calendar).label(asked.span)]
+
+
+def format_replayed(asked: Run | RunRequest) -> str:
+    """The moment that a replay repeats, as `--as-of` takes it; empty for other runs.
+
+    Parallel runs of a backfill have a time too, and are no replays.
+    """
+    return asked.as_of.isoformat() if asked.replay and asked.as_of is not None else ""

@@ -180,6 +180,7 @@ class Controller:
             base=base,
             behind=request.behind,
             nodes=nodes,
+            unselected=tuple(name for name in self.pipeline.order if name not in nodes),
             parameters=request.recorded_parameters,
             beam=request.beam,
             typed=request.typed,

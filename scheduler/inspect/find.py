@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, UsageError
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect.records import artifact_calendar
@@ -51,6 +51,20 @@ def run(store: Store, reference: str) -> Run:
         return store.run(pipelines[0], int(reference))
     _known(pipelines, reference)
     raise AssertionError(reference)
+
+
+def requested_run(store: Store, run: Run) -> Run:
+    """The run that was asked for: the one that a resumed run continues, or the run itself."""
+    while run.trigger is Trigger.RESUME:
+        pipeline, _, number = run.cause.rpartition("/")
+        run = store.run(pipeline, int(number))
+    return run
+
+
+def pushed_model(executions: Iterable[Execution]) -> Artifact | None:
+    """The model that a push by name has pushed; None where it had not got as far."""
+    touched = (a for e in executions for a in itertools.chain(*e.inputs.values(), *e.outputs.values()))
+    return next((a for a in touched if a.is_a(Model)), None)
 
 
 def pipeline(store: Store, name: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shlex
 import sys
@@ -12,7 +11,6 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.errors import StoreError, UsageError
 from spanwise.orchestrator.gate import printed_accept
 from spanwise.orchestrator.pipeline import Pipeline, Selection
@@ -278,14 +276,8 @@ def resume_command(run: Run, elsewhere: Sequence[str] = ()) -> str:
 
 def push_command(executions: Iterable[Execution], elsewhere: Sequence[str] = ()) -> str:
     """The command that pushes the model of a push again."""
-    models = (
-        a.name for e in executions for a in itertools.chain(*e.inputs.values(), *e.outputs.values()) if _is_model(a)
-    )
-    return shlex.join(["spanwise", "push", next(models, "MODEL"), *elsewhere]) + " --because TEXT"
-
-
-def _is_model(artifact: Artifact) -> bool:
-    return artifact.is_a(Model)
+    model = find.pushed_model(executions)
+    return shlex.join(["spanwise", "push", "MODEL" if model is None else model.name, *elsewhere]) + " --because TEXT"
 
 
 def outcome_document(outcome: RunOutcome) -> Document:

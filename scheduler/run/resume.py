@@ -34,7 +34,7 @@ def resume(
     with root.open_for_reading(settings) as store:
         stopped = find.run(store, reference)
         executions = find_finished(store, stopped)
-    _refuse_complete(stopped)
+        _refuse_complete(store, stopped)
     if stopped.trigger is Trigger.PUSH:
         again = push_command(executions)
         raise UsageError(f"Run {stopped.name} pushed what a person had named, so only a person repeats it:  {again}")
@@ -107,9 +107,8 @@ def select_remaining(run: Run, executions: Iterable[Execution], pipeline: Pipeli
     return pipeline.select(first=pipeline.first_of(todo), last=pipeline.last_of(run.nodes))
 
 
-def _refuse_complete(run: Run) -> None:
+def _refuse_complete(store: Store, run: Run) -> None:
     if run.state is State.COMPLETE:
-        # else it may have left out nodes, which have no span here, or would ingest what is newest
-        whole = not run.spans and (run.base is None or run.trigger is Trigger.RESUME)
+        whole = find.requested_run(store, run).whole  # the whole pipeline does more than a part did
         again = f" Run its pipeline again:  {format_run_command(run, run.pipeline)}" if run.source and whole else ""
         raise UsageError(f"Run {run.name} is complete, so there is nothing to resume.{again}")

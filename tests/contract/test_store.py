@@ -299,6 +299,7 @@ A_RUN = Run(
     base=4,
     behind=("Window", "Learn"),
     nodes=("ExampleGen", "Trainer"),
+    unselected=("Evaluator",),
     parameters={"data": "/data", "window": 7, "rate": 0.1, "on": True},
     from_scratch=True,
     cause="2013-01-09T03:00",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from spanwise.orchestrator.errors import UsageError
+from spanwise.orchestrator.run import Run
+from spanwise.orchestrator.run_command import format_replayed, list_spans
 
 Form: TypeAlias = Mapping[str, str]
 
@@ -68,8 +70,22 @@ def _arguments(form: Form) -> list[str]:
 
 
 def _run(form: Form) -> list[str]:
-    chosen = [*_given(form, "span", "--span"), *_given(form, "first", "--from"), *_given(form, "only", "--only")]
-    return ["run", *chosen, *_arguments(form), "--", form["file"]]
+    spans = [f"--span={span}" for span in form.get("span", "").split()]
+    part = [*_given(form, "first", "--from"), *_given(form, "only", "--only")]
+    excluded = [f"--exclude={span}" for span in form.get("exclude", "").split()]
+    options = [*spans, *part, *_arguments(form), *excluded, *_given(form, "as_of", "--as-of")]
+    return ["run", *options, "--", form["file"]]
+
+
+def fill_run(run: Run) -> dict[str, str]:
+    """The form that runs the pipeline of a run again as the run was asked for."""
+    return {
+        "file": run.source,
+        "span": " ".join(list_spans(run)),
+        "params": shlex.join(run.typed),
+        "exclude": " ".join(run.exclude),
+        "as_of": format_replayed(run),
+    }
 
 
 def _backfill(form: Form) -> list[str]:
@@ -104,9 +120,11 @@ _ALL = (
         does="Runs the pipeline for the span, or for the newest one; models that pass are pushed, as in every run.",
         fields=(
             _FILE,
-            FormField(name="span", label="Span", required=False, hint="empty is the newest"),
+            FormField(name="span", label="Span", required=False, hint="empty is the newest; or NODE=SPAN of each"),
             FormField(name="first", label="From node", required=False, hint="this node and all after it"),
             FormField(name="only", label="Only node", required=False),
+            FormField(name="exclude", label="Excluded spans", required=False, hint="windows leave them out"),
+            FormField(name="as_of", label="As of", required=False, hint="replays this moment: nothing newer is read"),
             _PARAMS,
         ),
         command=_run,

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.placement import Placement, find_placements
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.scheduler.formatting import elapsed_s, format_duration, format_run_span, run_calendar, single_line
-from spanwise.scheduler.inspect import artifact_summary, records
+from spanwise.scheduler.inspect import artifact_summary, find, records
 from spanwise.scheduler.ledger.holder import note_left_open
 from spanwise.scheduler.web.pages import SIGNS, run_url, style_of
 from spanwise.scheduler.web.pictures.charts import Bar, draw_gantt
@@ -191,6 +191,8 @@ class RunView:
     nodes: Sequence[NodeView]
     graph: Markup
     gantt: Markup
+    repeatable: bool  #: the form of a run can ask for the same
+    pushed: Artifact | None  #: the model, where a person has pushed it by name
     previous: int | None
     next: int | None
 
@@ -225,9 +227,17 @@ def read_run(site: WebSite, pipeline: str, number: int) -> RunView:
         nodes=nodes,
         graph=_graph(run, nodes),
         gantt=_gantt(run, executions, nodes),
+        repeatable=_is_repeatable(site, run),
+        pushed=find.pushed_model(executions) if run.trigger is Trigger.PUSH else None,
         previous=number - 1 or None,
         next=newer if newer > number else None,
     )
+
+
+def _is_repeatable(site: WebSite, run: Run) -> bool:
+    """Whether `spanwise run` can do the same: it has no option for a training from scratch, and a push has no span."""
+    whole = find.requested_run(site.store, run).whole
+    return bool(run.source) and whole and not run.from_scratch and run.trigger is not Trigger.PUSH
 
 
 def _node(run: Run, name: str, execution: Execution | None, attempts: int) -> NodeView:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 from spanwise.orchestrator.run import format_source
 from spanwise.scheduler.inspect.why import explain, format_explanation
+from spanwise.scheduler.web.actions.catalog import fill_run
 from spanwise.scheduler.web.pages import Page
 from spanwise.scheduler.web.queries.logs import find_log, list_attempts
 from spanwise.scheduler.web.queries.runs import number_of_run, read_run
@@ -20,7 +19,7 @@ def show_run(site: WebSite, ask: Ask) -> Page:
     """One run, live while it runs."""
     view = read_run(site, ask.path["pipeline"], _number(ask))
     source = format_source(view.run.source) if view.run.source else ""
-    facts = {"view": view, "run": view.run, "source": source, "params": shlex.join(view.run.typed)}
+    facts = {"view": view, "run": view.run, "source": source, "again": fill_run(view.run)}
     return Page("run.html", f"Run {view.run.name}", facts, view.run.pipeline, "runs")
 
 

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,15 +85,20 @@ def test_nothing_is_left_of_a_complete_run() -> None:
     store = MemoryStore()
     done = store.begin_run(replace(RUN, state=State.COMPLETE))
     with pytest.raises(UsageError) as refused:
-        resume._refuse_complete(done)
+        resume._refuse_complete(store, done)
     assert str(refused.value) == (
         "Run p/1 is complete, so there is nothing to resume. Run its pipeline again:  "
         f"spanwise run /gone/p.py --span {RUN_SPAN} --param x=1"
     )
 
 
-def test_a_complete_part_is_not_run_again_as_a_whole() -> None:
-    """The training of a backfill has no span: the command would ingest what is newest."""
-    with pytest.raises(UsageError) as refused:
-        resume._refuse_complete(replace(RUN, number=2, base=1, state=State.COMPLETE))
-    assert str(refused.value) == "Run p/2 is complete, so there is nothing to resume."
+@pytest.mark.parametrize("part", [{"base": 1}, {"unselected": ("E",)}])
+def test_a_complete_part_is_not_run_again_as_a_whole(part: dict[str, Any]) -> None:
+    """The training of a backfill has no span: the command would ingest what is newest. A resumed part is one too."""
+    store = MemoryStore()
+    store.begin_run(replace(RUN, **part))
+    for facts in ({}, {"trigger": Trigger.RESUME, "cause": "p/1", "base": 1}):
+        done = store.begin_run(replace(RUN, state=State.COMPLETE, **{**part, **facts}))
+        with pytest.raises(UsageError) as refused:
+            resume._refuse_complete(store, done)
+        assert str(refused.value) == f"Run {done.name} is complete, so there is nothing to resume."

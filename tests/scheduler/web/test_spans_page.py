@@ -1,11 +1,17 @@
 """The page of spans: every state as a cell, zoom, and long histories that are shown while they are read."""
 
 import re
+import shlex
 from dataclasses import replace
+from datetime import UTC, datetime
+from html import unescape
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from spanwise.orchestrator import Anomalies, Examples, Model, PushedModel, State, TransformGraph, UsageError
+from spanwise.orchestrator.run import Trigger
 from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.inspect import span_history
 from spanwise.scheduler.web.actions.catalog import ACTIONS
@@ -227,12 +233,50 @@ def test_the_backfill_that_is_planned_is_the_one_that_is_shown(past, page):
         ACTIONS["backfill"].words({"file": "flights.py", "params": "it's"})
 
 
-def test_a_run_is_run_again_with_its_arguments(past, page):
-    """What is typed for a run is what *Run again* types."""
-    past.begin(FIRST, typed=("data=my data",))
-    form = re.search(r'href="(/do/run[^"]*)"', page("/runs/flights/1").text)[1].replace("&amp;", "&")
+def again(page, number):
+    """The words that *Run again* on the page of a run types; None where it is not offered."""
+    offered = re.search(r'href="(/do/run[^"]*)"', page(f"/runs/flights/{number}").text)
+    if offered is None:
+        return None
+    form = unescape(page(unescape(offered[1])).text)
+    return shlex.split(re.search(r"<code>spanwise run (.*?)</code>", form)[1])
 
-    assert "&#39;--param=data=my data&#39;" in page(form).text
+
+def test_a_run_is_run_again_as_it_was_asked_for(past, page):
+    """With its span, its arguments and what its windows leave out; a replay stays one. A resumed run is one too."""
+    then = datetime(2013, 1, 2, tzinfo=UTC)
+    past.begin(FIRST, typed=("data=my data",), exclude=("2012-12-25", "Recent=2012-12-30"), as_of=then, replay=True)
+    spans = {"Ads": "2013-01-01", "Clicks": "2013-01"}
+    past.begin(FIRST, spans=spans)
+    past.begin(FIRST, spans=spans, base=2, trigger=Trigger.RESUME, cause="flights/2")
+    file = ["--", str(Path("flights.py").absolute())]
+    excluded = ["--exclude=2012-12-25", "--exclude=Recent=2012-12-30"]
+
+    assert again(page, 1) == [
+        "--span=2013-01-01", "--param=data=my data", *excluded, "--as-of=2013-01-02T00:00:00+00:00", *file
+    ]  # fmt: skip
+    assert again(page, 2) == again(page, 3) == ["--span=Ads=2013-01-01", "--span=Clicks=2013-01", *file]
+
+
+def test_what_a_run_of_the_whole_pipeline_does_not_repeat_is_not_run_again(past, page):
+    """A part, its resumption, and a training from scratch."""
+    past.begin(FIRST, unselected=("Trainer",))
+    past.begin(FIRST, base=1)
+    past.begin(FIRST, base=1, trigger=Trigger.RESUME, cause="flights/1")
+    past.begin(FIRST, from_scratch=True)
+
+    assert [again(page, number) for number in (1, 2, 3, 4)] == [None] * 4
+
+
+def test_a_push_is_repeated_as_a_push(past, page):
+    """A run of its pipeline would train a model, and push that."""
+    past.begin(FIRST)
+    model = past.train([past.ingest(FIRST)])
+    past.begin(trigger=Trigger.PUSH)
+    past.push(model, 1)
+
+    assert again(page, 2) is None
+    assert f'href="/do/push?model={quote(model.name, safe="")}">Push again<' in page("/runs/flights/2").text
 
 
 def describe(site, *nodes):
