@@ -1,7 +1,8 @@
 """Jobs: commands that readers have started, each in a process that outlives the page and the server.
 
-A job has a folder below the root: its output, and its exit code when it has ended. Who asked, when, and the command are
-recorded in the metadata, as the n-th claim `asked #n`.
+A job has a folder below the root: when it was asked for, its output, and its exit code when it has ended. Who asked,
+when, and the command are recorded in the metadata, as the n-th claim `asked #n`. A folder of another time is that of a
+job which the metadata do not know any more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.run_dir import set_aside
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.client.folders import locate
 from spanwise.scheduler.formatting import strip_control
@@ -32,6 +34,7 @@ WAIT_S = 2.0
 """How long the page waits for a command that is over soon."""
 
 _POLL_S = 0.05
+_ASKED_AT = "asked_at"
 
 # The shell outlives the server, so that the exit code is known whoever has started the job.
 _SCRIPT = """
@@ -76,10 +79,9 @@ def start_job(site: WebSite, words: Sequence[str], who: str) -> int:
 
     Records who asked, and returns its number.
     """
-    number = record_request(site.store, words, who)
+    asked = record_request(site.store, words, who)
     place, words = locate(site.store, words, site.root)
-    folder = job_folder(site.root, number)
-    folder.mkdir(parents=True)
+    folder = make_job_folder(site.root, asked)
     environment = {**site.client.session.environment, "SPANWISE_USER": who}
     for secret in ("SPANWISE_UI_TOKEN", "SPANWISE_UI_VIEWER_TOKEN"):
         environment.pop(secret, None)
@@ -95,9 +97,9 @@ def start_job(site: WebSite, words: Sequence[str], who: str) -> int:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    threading.Thread(target=process.wait, name=f"job-{number}", daemon=True).start()  # so that no zombie is left
+    threading.Thread(target=process.wait, name=f"job-{asked.number}", daemon=True).start()  # so that no zombie is left
     _wait(folder)
-    return number
+    return asked.number
 
 
 def _wait(folder: Path) -> None:
@@ -112,7 +114,16 @@ def job_folder(root: Path, number: int) -> Path:
     return root / FOLDER / "jobs" / str(number)
 
 
-def record_request(store: Store, words: Sequence[str], who: str) -> int:
+def make_job_folder(root: Path, asked: ActionRequest) -> Path:
+    """An empty folder for a job; one that another history has left there is set aside."""
+    folder = job_folder(root, asked.number)
+    set_aside(folder)
+    folder.mkdir(parents=True)
+    (folder / _ASKED_AT).write_text(asked.at.isoformat(), encoding="ascii")
+    return folder
+
+
+def record_request(store: Store, words: Sequence[str], who: str) -> ActionRequest:
     """Records what somebody asks for under the next number."""
     while True:
         number = newest_number(store, KIND, "") + 1
@@ -121,7 +132,7 @@ def record_request(store: Store, words: Sequence[str], who: str) -> int:
             store.claim(Claim(KIND, f"#{number}", facts_of(asked)))
         except AlreadyClaimed:
             continue
-        return number
+        return asked
 
 
 def list_requests(store: Store, limit: int) -> list[ActionRequest]:
@@ -151,12 +162,14 @@ def read_job(site: WebSite, number: int) -> ActionJob:
     claim = site.store.find_claim(KIND, f"#{number}")
     if claim is None:
         raise NotRecorded(f"There is no job {number}. See what was asked for on the page Activity.")
-    folder = job_folder(site.root, number)
+    request, folder = record_of(ActionRequest, claim), job_folder(site.root, number)
+    if _read_end(folder / _ASKED_AT) != request.at.isoformat():
+        return ActionJob(request=request, output="", code=None, here=False)
     return ActionJob(
-        request=record_of(ActionRequest, claim),
+        request=request,
         output=strip_control(_read_end(folder / "output")),
         code=_read_code(folder / "exit"),
-        here=folder.is_dir(),
+        here=True,
     )
 
 

@@ -132,10 +132,10 @@ def test_a_job_that_finds_the_pipeline_held_says_so(past, site, monkeypatch):
     """Its exit code is that of the command, whoever reads it, and a job on another machine says that."""
     monkeypatch.setattr(jobs, "WAIT_S", 0.0)
     past.begin(FIRST)
-    number = jobs.record_request(site.store, ["run", "--", "flights.py"], "ann")
+    asked = jobs.record_request(site.store, ["run", "--", "flights.py"], "ann")
+    number = asked.number
     elsewhere = jobs.read_job(site, number)
-    folder = jobs.job_folder(site.root, number)
-    folder.mkdir(parents=True)
+    folder = jobs.make_job_folder(site.root, asked)
     (folder / "output").write_text("run 3 of 'flights' is still going")
     running = jobs.read_job(site, number)
     (folder / "exit").write_text("3\n")
@@ -146,3 +146,20 @@ def test_a_job_that_finds_the_pipeline_held_says_so(past, site, monkeypatch):
     assert "another run holds the pipeline" in found
     assert "is still going" in found
     assert time.monotonic() > 0
+
+
+def test_a_job_never_shows_what_another_history_has_left(past, site):
+    """After the restore of an older database its number is given again: that folder is set aside, and never read."""
+    left = jobs.job_folder(site.root, 1)
+    left.mkdir(parents=True)
+    (left / "output").write_text("of another job")
+    (left / "exit").write_text("0\n")
+    asked = jobs.record_request(site.store, ["push", "--because=bad", "--", "m/1"], "ann")
+
+    before = jobs.read_job(site, asked.number)
+    made = jobs.make_job_folder(site.root, asked)
+
+    assert (before.state, before.output) == ("unknown", "")
+    assert jobs.read_job(site, asked.number).state == "running"
+    assert (left.with_name("1~1") / "output").read_text() == "of another job"
+    assert [file.name for file in made.iterdir()] == ["asked_at"]

@@ -263,7 +263,7 @@ def test_times_are_in_the_zone_of_the_schedule(past, page):
 def test_every_page_has_a_document(past, site, page):
     """Named in its head; what a filter of the page selects, the document selects too."""
     a_week(past)
-    number = record_request(site.store, ["gc", "--dry-run"], "ann")
+    number = record_request(site.store, ["gc", "--dry-run"], "ann").number
     past.do("Trainer", state=State.FAILED)
     log = past.folder / "log"
     log.write_text("out of memory\n")
