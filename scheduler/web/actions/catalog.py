@@ -94,7 +94,8 @@ def _backfill(form: Form) -> list[str]:
     if first and not what:
         named = f"{node}={first}" if (node := form.get("node", "").strip()) else first
         what = [f"--span={named}..{last}" if last and last != first else f"--span={named}"]
-    options = [f"--{name.replace('_', '-')}" for name in ("train_once", "skip_absent", "warm_start") if form.get(name)]
+    ticked = [name for name in ("train_once", "force", "skip_absent", "warm_start") if form.get(name)]
+    options = [f"--{name.replace('_', '-')}" for name in ticked]
     return ["backfill", *what, *options, *_arguments(form), "--", form["file"]]
 
 
@@ -157,6 +158,7 @@ _ALL = (
             FormField(name="missed", label="All missed ticks", required=False, check=True),
             FormField(name="stale", label="All spans with a newer version", required=False, check=True),
             FormField(name="train_once", label="Train one model at the end", required=False, check=True),
+            FormField(name="force", label="Include spans that no window reads", required=False, check=True),
             FormField(name="skip_absent", label="Skip spans without input", required=False, check=True),
             FormField(name="warm_start", label="Warm-start models", required=False, check=True),
         ),

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spanwise.orchestrator.digest import digest
 from spanwise.orchestrator.errors import NotRecorded, SpanwiseError, UsageError
 from spanwise.orchestrator.run import go_to
 from spanwise.scheduler.client.commands import run_text
@@ -39,7 +40,7 @@ def format_command(site: WebSite, words: Sequence[str]) -> str:
 
 
 def show_action(site: WebSite, ask: Ask) -> Page:
-    """The form of an action; a POST plans it or starts it. What was changed since its plan was shown is planned anew.
+    """The form of an action; a POST plans it or starts it. Where another plan was shown than is made now, this one is.
 
     Raises:
         Redirected: it was started.
@@ -47,21 +48,21 @@ def show_action(site: WebSite, ask: Ask) -> Page:
     """
     action = _find(ask.path["action"])
     values = {f.name: (ask.form or ask.query).get(f.name, "") for f in action.fields}
-    plan, trouble, changed = "", "", False
+    plan, shown, trouble, changed = "", "", "", False
     if ask.form:
         if not ask.may_act or ask.visit is None:
             raise UsageError("You may look, not act: the token of an operator is needed.")
         try:
             words = action.words(values)
             starts = action.plan is None or ask.form.get("step") == "start"
-            line = format_command(site, words)
-            changed = starts and action.plan is not None and ask.form.get("planned", line) != line
+            if action.plan is not None:
+                folder, planned = locate(site.store, action.plan(values), site.root)
+                plan = run_text(site.client.session, planned, folder=folder, limit_s=_PLAN_S)
+                shown = digest("planned", format_command(site, words), plan)
+                changed = starts and ask.form.get("planned") != shown
             if starts and not changed:
                 number = start_job(site, words, ask.visit.person)
                 raise Redirected(make_url("jobs", number))
-            assert action.plan is not None, "it would have started"
-            folder, planned = locate(site.store, action.plan(values), site.root)
-            plan = run_text(site.client.session, planned, folder=folder, limit_s=_PLAN_S)
         except SpanwiseError as error:
             trouble = str(error)
     try:
@@ -72,6 +73,7 @@ def show_action(site: WebSite, ask: Ask) -> Page:
         "action": action,
         "values": values,
         "plan": plan,
+        "planned": shown,
         "changed": changed,
         "trouble": trouble,
         "command": command,

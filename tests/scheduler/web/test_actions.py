@@ -110,22 +110,55 @@ def test_what_is_asked_for_is_recorded_and_done_in_a_process_of_its_own(folder, 
         assert "@" in site.client.artifact("days/ExampleGen/examples/2/1").verdicts()[-1].by
 
 
-def test_what_is_started_is_what_was_planned(past, site, monkeypatch):
-    """A form that was changed after its plan is planned anew, and starts nothing."""
-    started = []
-    monkeypatch.setattr(views, "run_text", lambda _session, words, **_: f"the plan of {words}")
-    monkeypatch.setattr(views, "start_job", lambda _site, words, _who: started.append(words) or 1)
+@pytest.fixture
+def started(monkeypatch):
+    """What would be started; the plan of a command names its words."""
+    words = []
+    monkeypatch.setattr(views, "run_text", lambda _session, planned, **_: f"the plan of {planned}")
+    monkeypatch.setattr(views, "start_job", lambda _site, started, _who: words.append(started) or 1)
+    return words
+
+
+def planned_in(found):
+    """What the form of a plan sends back."""
+    return html.unescape(re.search(r'name="planned" value="([^"]+)"', found.text)[1])
+
+
+def test_what_is_started_is_what_was_planned(past, site, started):
+    """A form that was changed after its plan is planned anew, and starts nothing; so is one that shows no plan."""
     with ask(site) as browser:
-        planned = send(browser, "/do/backfill", file="days.py", first="1", last="2", step="plan")
-        line = html.unescape(re.search(r'name="planned" value="([^"]+)"', planned.text)[1])
-        changed = send(browser, "/do/backfill", file="days.py", first="1", last="20", step="start", planned=line)
+        unseen = send(browser, "/do/backfill", file="days.py", first="1", last="2", step="start")
+        planned = planned_in(send(browser, "/do/backfill", file="days.py", first="1", last="2", step="plan"))
+        changed = send(browser, "/do/backfill", file="days.py", first="1", last="20", step="start", planned=planned)
         assert started == []
-        again = html.unescape(re.search(r'name="planned" value="([^"]+)"', changed.text)[1])
+        again = planned_in(changed)
         send(browser, "/do/backfill", file="days.py", first="1", last="20", step="start", planned=again)
 
-    assert "The form was changed after its plan was shown" in changed.text
+    assert planned_in(unseen) == planned
+    assert "has changed since its plan was shown" in changed.text
     assert "1..20" in changed.text
     assert started == [["backfill", "--span=1..20", "--", "days.py"]]
+
+
+def test_a_plan_that_is_old_is_not_started(past, site, started, monkeypatch):
+    """A new version of another span has come since it was shown: the same command would do more."""
+    form = {"file": "days.py", "stale": "yes"}
+    with ask(site) as browser:
+        planned = planned_in(send(browser, "/do/backfill", **form, step="plan"))
+        monkeypatch.setattr(views, "run_text", lambda *_, **__: "2 spans")
+        changed = send(browser, "/do/backfill", **form, step="start", planned=planned)
+        assert started == []
+        send(browser, "/do/backfill", **form, step="start", planned=planned_in(changed))
+
+    assert "2 spans" in changed.text
+    assert started == [["backfill", "--stale", "--", "days.py"]]
+
+
+def test_what_a_plan_says_can_be_ticked():
+    """It names the option that includes the spans which no window reads."""
+    form = {"file": "f.py", "first": "1", "force": "yes"}
+
+    assert ACTIONS["backfill"].words(form) == ["backfill", "--span=1", "--force", "--", "f.py"]
 
 
 def test_a_job_that_finds_the_pipeline_held_says_so(past, site, monkeypatch):
