@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.run import Run, State, go_to
 from spanwise.orchestrator.serving import channel_of
@@ -24,7 +23,7 @@ _OF_FILES = ("run", "backfill", "accept", "refuse", "schedule")
 def locate(store: Store, words: Sequence[str], root: Path) -> tuple[Path | None, list[str]]:
     """The folder in which a command is typed, and its words there; None is the current one, also where nothing began.
 
-    Its last word is what it is about: a run, a model, or a pipeline file.
+    Its last word is what it is about: a run, a model, a pipeline, or its file.
     """
     subject = words[-1]
     path, name = split(subject)
@@ -33,10 +32,11 @@ def locate(store: Store, words: Sequence[str], root: Path) -> tuple[Path | None,
         if words[0] == "resume":
             run = find.run(store, subject)
         elif words[0] == "push":
-            run = _find_pushing(store, find.artifact(store, subject, root))
+            pipeline, subject = _find_pushed(store, subject, root)
+            run = _find_home(store, pipeline)
         elif words[0] in _OF_FILES and path.is_file():
             run = _find_complete(store, path)
-            subject = f"{path.absolute()}:{name}" if name else str(path.absolute())
+            subject = _anywhere(path, name)
     except (NotRecorded, UsageError):  # the command says so itself
         run = None
     if run is None or not go_to(run.folder):
@@ -44,10 +44,26 @@ def locate(store: Store, words: Sequence[str], root: Path) -> tuple[Path | None,
     return Path(run.folder), [*words[:-1], subject]
 
 
-def _find_pushing(store: Store, model: Artifact) -> Run | None:
+def _find_pushed(store: Store, subject: str, root: Path) -> tuple[str, str]:
+    """The pipeline of which a model, or the champion, is pushed; and the subject as it is typed in any folder."""
+    if subject in store.pipelines():
+        return subject, subject
+    path, name = split(subject)
+    if path.is_file() and (run := _find_complete(store, path)) is not None:
+        return run.pipeline, _anywhere(path, name)
+    model = find.artifact(store, subject, root).name
+    return channel_of(model).split("/")[0], model
+
+
+def _find_home(store: Store, pipeline: str) -> Run:
     from spanwise.scheduler.run.models import find_home, newest_from_file
 
-    return find_home(store, newest_from_file(store, channel_of(model.name).split("/")[0]))
+    return find_home(store, newest_from_file(store, pipeline))
+
+
+def _anywhere(path: Path, name: str) -> str:
+    """A pipeline file, and the name in it, as it is typed in any folder."""
+    return f"{path.absolute()}:{name}" if name else str(path.absolute())
 
 
 def _find_complete(store: Store, file: Path) -> Run | None:

@@ -7,12 +7,16 @@ import pytest
 
 import spanwise as library
 from spanwise.orchestrator.calendar import Calendar
+from spanwise.scheduler.client.folders import locate
+from spanwise.scheduler.inspect import find
 from spanwise.scheduler.project.settings import read
 from spanwise.scheduler.web.access import make_policy
 from spanwise.scheduler.web.actions import jobs
 from spanwise.scheduler.web.site import WebSite
 from tests.scheduler.backfill.conftest import World, world  # noqa: F401
+from tests.scheduler.client.conftest import past  # noqa: F401
 from tests.scheduler.conftest import run_warm
+from tests.scheduler.past import Past
 from tests.scheduler.run.test_folder import project, read_copy  # noqa: F401
 from tests.scheduler.web.conftest import ask
 from tests.scheduler.web.test_actions import send
@@ -81,3 +85,23 @@ def test_what_waits_is_listed_where_the_pipeline_runs(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     with library.Client(read(root=world.folder / ".spanwise")) as client:
         assert client.pipeline("days").find_waiting() == [Calendar.DAY.parse("2024-05-01")]
+
+
+@pytest.mark.parametrize("subject", ["flights", "flights.py", "flights/Trainer/model/1", "root/1"])
+def test_what_is_pushed_is_pushed_where_its_pipeline_is(
+    past: Past,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    subject: str,
+) -> None:
+    """The champion of a pipeline, by its name or its file, or a model by its name or folder: typed there as here."""
+    Path("flights.py").touch()
+    past.begin(folder=str(tmp_path_factory.mktemp("began")))
+    model = past.train([past.ingest(15_706)])
+    monkeypatch.setattr(find, "_artifact_at", lambda *_: model)
+    typed = {"flights.py": str(Path("flights.py").absolute()), "root/1": model.name}
+
+    folder, words = locate(past.store, ["push", "--because=x", "--", subject], Path("root"))
+
+    assert str(folder) == past.run.folder
+    assert words == ["push", "--because=x", "--", typed.get(subject, subject)]
