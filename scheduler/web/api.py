@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from spanwise.orchestrator.lineage import Direction, walk
-from spanwise.orchestrator.run import Run
 from spanwise.scheduler.data_service.observation import read_status
 from spanwise.scheduler.formatting import iso_time
 from spanwise.scheduler.inspect import find, lineage, records, verdicts
@@ -28,7 +26,7 @@ from spanwise.scheduler.web.actions.jobs import list_requests, number_of_job, re
 from spanwise.scheduler.web.queries.data import read_service, snapshot_documents
 from spanwise.scheduler.web.queries.health import find_pipeline, list_latest_runs, read_health, read_schedules
 from spanwise.scheduler.web.queries.logs import find_log
-from spanwise.scheduler.web.queries.model_metrics import read_trained
+from spanwise.scheduler.web.queries.model_metrics import find_newest
 from spanwise.scheduler.web.queries.runs import number_of_run
 from spanwise.scheduler.web.queries.search import search
 from spanwise.scheduler.web.queries.spans import find_history, read_channels
@@ -108,10 +106,7 @@ def _spans(site: WebSite, ask: Ask) -> Answer:
 
 
 def _models(site: WebSite, ask: Ask) -> Answer:
-    runs: list[Run] = list(
-        itertools.islice(site.store.runs(find.pipeline(site.store, ask.path["pipeline"])), _limit(ask))
-    )
-    trained = read_trained(site, runs, next(iter(runs), None))
+    trained, _ = find_newest(site, find.pipeline(site.store, ask.path["pipeline"]), _limit(ask))
     standings = find_blessings(site.store, [each.artifact for each in trained])
     return [
         {
@@ -281,7 +276,7 @@ ENDPOINTS = (
         _span,
         (("node", "that ingests it, where there are several"),),
     ),
-    Endpoint("/api/pipelines/{pipeline}/models", "The models of the last runs, with their metrics", _models, (_COUNT,)),
+    Endpoint("/api/pipelines/{pipeline}/models", "The newest models, with their metrics", _models, (_COUNT,)),
     Endpoint(
         "/api/pipelines/{pipeline}/tainted/{span}",
         "What learned from a span, as `spanwise tainted --json` prints it",

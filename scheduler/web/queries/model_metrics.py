@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,10 @@ _FIRST = ("auc", "accuracy", "f1", "r2", "rmse", "mae", "log_loss")
 COUNTS = ("count", "weight")
 """Of examples: they say nothing of how good a model is."""
 
+LOOK_BACK = 3000
+"""How many runs are looked through for models; those before them are on the next page."""
+
+_AT_ONCE = 100
 _KEEP_S = 60.0
 _KEEP_RUNNING_S = 2.0  # what a running run may change
 
@@ -55,17 +60,39 @@ def read_trained(site: WebSite, runs: Sequence[Run], newest: Run | None) -> list
 
     `newest` is the newest run of the pipeline: what was evaluated is read again when there is another.
     """
+    models = _list_trained(site, runs)
+    read = partial(find_figures, site.store, [each.artifact for each in models])
+    known = ("figures", *map(_key, filter(None, (newest, *(each.run for each in models)))))
+    figures = site.memo.get(known, read, for_s=_KEEP_S if newest is None else min(_KEEP_S, _keep_s(newest)))
+    return [replace(each, figures=figures[each.artifact.id]) for each in models]
+
+
+def find_newest(
+    site: WebSite, pipeline: str, limit: int, before: int | None = None
+) -> tuple[list[TrainedModel], int | None]:
+    """The newest models of a pipeline, or of its runs below a number, newest first, whatever else has run since.
+
+    Models before them are of runs below the number that comes with them; None where there are no such runs.
+    """
+    runs = itertools.islice(site.store.runs(pipeline, before=before), LOOK_BACK)
+    trained: list[Run] = []
+    last = 1
+    while len(trained) < limit and (some := list(itertools.islice(runs, _AT_ONCE))):
+        trained += [model.run for model in _list_trained(site, some)]
+        last = trained[limit - 1].number if len(trained) >= limit else some[-1].number
+    models = read_trained(site, trained[:limit], next(iter(site.store.runs(pipeline)), None))
+    return models, last if last > 1 else None
+
+
+def _list_trained(site: WebSite, runs: Sequence[Run]) -> list[TrainedModel]:
+    """The models of these runs, without what was measured of them."""
     runs = [run for run in runs if not run.replay]
     unknown = [run for run in runs if not site.memo.holds(_key(run))]
     made = list_made(site.store, unknown) if unknown else {}
-    trained = [
+    trained = (
         site.memo.get(_key(run), partial(_describe, run, made.get(run.name, ())), for_s=_keep_s(run)) for run in runs
-    ]
-    models = [each for each in trained if each is not None]
-    read = partial(find_figures, site.store, [each.artifact for each in models])
-    known = ("figures", *map(_key, filter(None, (newest, *runs))))
-    figures = site.memo.get(known, read, for_s=_KEEP_S if newest is None else min(_KEEP_S, _keep_s(newest)))
-    return [replace(each, figures=figures[each.artifact.id]) for each in models]
+    )
+    return [each for each in trained if each is not None]
 
 
 def _key(run: Run) -> tuple[object, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,11 +15,11 @@ from spanwise.scheduler.web.pages import artifact_url
 from spanwise.scheduler.web.pictures.charts import ChartLine, draw_lines, draw_sparkline
 from spanwise.scheduler.web.pictures.intervals import Estimate, draw_estimate, find_scale
 from spanwise.scheduler.web.queries.evaluations import EvaluationReport, Interval, Scores, read_evaluation
-from spanwise.scheduler.web.queries.model_metrics import COUNTS, TrainedModel, headline, read_trained
+from spanwise.scheduler.web.queries.model_metrics import COUNTS, TrainedModel, find_newest, headline
 from spanwise.scheduler.web.site import WebSite
 
 MODELS = 40
-"""How many of the last runs are looked through."""
+"""How many are shown."""
 
 SLICES = 20
 """How many slices are shown, the largest."""
@@ -76,13 +75,12 @@ class ModelsView:
 def read_models(
     site: WebSite, pipeline: str, *, metric: str, by: str, before: int | None, pair: tuple[str, str]
 ) -> ModelsView:
-    """The models of the last runs, or of those below a number.
+    """The newest models, or those of runs below a number.
 
     Raises:
         NotRecorded: one of the two to compare does not exist.
     """
-    runs = list(itertools.islice(site.store.runs(pipeline, before=before), MODELS))
-    models = read_trained(site, runs, next(iter(site.store.runs(pipeline)), None))
+    models, older = find_newest(site, pipeline, MODELS, before)
     standings = find_blessings(site.store, [model.artifact for model in models])
     blessed = {model: is_blessed(standing) for model, standing in standings.items()}
     reports = [read_evaluation(site, model.report) for model in models]
@@ -106,7 +104,7 @@ def read_models(
             name: [push.destination for push in pushes] for name, pushes in find_serving(site.store, pipeline).items()
         },
         compared=_compare(site, pair, chosen, by) if all(pair) else None,
-        older=runs[-1].number if runs and runs[-1].number > 1 else None,
+        older=older,
     )
 
 

@@ -8,6 +8,7 @@ from spanwise.orchestrator import Blessing, Evaluation, Model
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.web.pages import SIGNS
+from spanwise.scheduler.web.queries import model_metrics, models
 from tests.scheduler.client.conftest import FIRST
 from tests.scheduler.client.test_client import serve
 from tests.scheduler.web.test_pages import text_of
@@ -225,3 +226,34 @@ def test_the_older_model_that_is_offered_may_be_pushed(past, page, site):
     site.client.unbless(exports[2].name, because="wrong for refunds")
     past.store.claim(Claim(COLLECTED, exports[1].name, {"at": "2013-01-05T00:00:00+00:00"}))
     assert offered() == [exports[0].name]
+
+
+def test_models_are_listed_however_many_runs_have_trained_nothing_since(past, page, monkeypatch):
+    """On the page and in the API, as in the client; the page leads to those before."""
+    monkeypatch.setattr(models, "MODELS", 2)
+    made = [evaluated(past, number, 0.7)[1].name for number in range(3)]
+    for number in range(3, 25):
+        past.begin(FIRST + number)
+        past.ingest(FIRST + number)
+
+    newest = page("/p/flights/models")
+
+    assert [each["model"] for each in page("/api/pipelines/flights/models?limit=2").json()] == [made[2], made[1]]
+    assert [name in newest.text for name in made] == [False, True, True]
+    assert "Older than run 2" in newest.text
+    assert made[0] in page("/p/flights/models?before=2").text
+
+
+def test_a_page_without_models_leads_to_those_before(past, page, monkeypatch):
+    """Where as many runs as are looked through at once have trained none."""
+    monkeypatch.setattr(model_metrics, "LOOK_BACK", 2)
+    _, model = evaluated(past, 0, 0.7)
+    for number in range(1, 3):
+        past.begin(FIRST + number)
+        past.ingest(FIRST + number)
+
+    found = page("/p/flights/models")
+
+    assert "None of these runs has trained a model" in found.text
+    assert "Older than run 2" in found.text
+    assert model.name in page("/p/flights/models?before=2").text
