@@ -1,12 +1,13 @@
 """Jobs: commands that readers have started, each in a process that outlives the page and the server.
 
-A job has a folder below the root: when it was asked for, its output, and its exit code when it has ended. Who asked,
-when, and the command are recorded in the metadata, as the n-th claim `asked #n`. A folder of another time is that of a
-job which the metadata do not know any more.
+A job has a folder below the root: when it was asked for, its process, its output, and its exit code when it has ended.
+Who asked, when, and the command are recorded in the metadata, as the n-th claim `asked #n`. A folder of another time is
+that of a job which the metadata do not know any more.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -18,8 +19,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spanwise.orchestrator import durable
 from spanwise.orchestrator.claim_record import facts_of, record_of
 from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.process import Identity, identity, is_alive
+from spanwise.orchestrator.record import from_plain, to_plain
 from spanwise.orchestrator.run_dir import set_aside
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.scheduler.client.folders import locate
@@ -34,7 +38,7 @@ WAIT_S = 2.0
 """How long the page waits for a command that is over soon."""
 
 _POLL_S = 0.05
-_ASKED_AT = "asked_at"
+_ASKED_AT, _PROCESS = "asked_at", "process.json"
 
 # The shell outlives the server, so that the exit code is known whoever has started the job.
 _SCRIPT = """
@@ -64,13 +68,14 @@ class ActionJob:
 
     request: ActionRequest
     output: str
-    code: int | None  #: None while it runs
+    code: int | None  #: None while it runs, and where it was killed
     here: bool  #: its output is on this machine
+    alive: bool | None = None  #: None where its process cannot be seen from here
 
     @property
     def state(self) -> str:
         if self.code is None:
-            return "running" if self.here else "unknown"
+            return "unknown" if self.alive is None else "running" if self.alive else "failed"
         return {0: "complete", 3: "refused"}.get(self.code, "failed")
 
 
@@ -97,6 +102,7 @@ def start_job(site: WebSite, words: Sequence[str], who: str) -> int:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    record_process(folder, process.pid)
     threading.Thread(target=process.wait, name=f"job-{asked.number}", daemon=True).start()  # so that no zombie is left
     _wait(folder)
     return asked.number
@@ -121,6 +127,11 @@ def make_job_folder(root: Path, asked: ActionRequest) -> Path:
     folder.mkdir(parents=True)
     (folder / _ASKED_AT).write_text(asked.at.isoformat(), encoding="ascii")
     return folder
+
+
+def record_process(folder: Path, pid: int) -> None:
+    """Records which process does a job, so that its death is seen also where it could not say so."""
+    durable.put(folder / _PROCESS, [json.dumps(to_plain(identity(pid))).encode()])
 
 
 def record_request(store: Store, words: Sequence[str], who: str) -> ActionRequest:
@@ -165,11 +176,13 @@ def read_job(site: WebSite, number: int) -> ActionJob:
     request, folder = record_of(ActionRequest, claim), job_folder(site.root, number)
     if _read_end(folder / _ASKED_AT) != request.at.isoformat():
         return ActionJob(request=request, output="", code=None, here=False)
+    alive = _read_alive(folder / _PROCESS)  # before its exit code, which it may write meanwhile
     return ActionJob(
         request=request,
         output=strip_control(_read_end(folder / "output")),
         code=_read_code(folder / "exit"),
         here=True,
+        alive=alive,
     )
 
 
@@ -180,6 +193,13 @@ def _read_end(file: Path) -> str:
             return opened.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _read_alive(file: Path) -> bool | None:
+    try:
+        return is_alive(from_plain(Identity, json.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError):  # its server died while it started it
+        return None
 
 
 def _read_code(file: Path) -> int | None:

@@ -1,12 +1,14 @@
 """Actions: each is the command that a person would type, recorded with who asked, in a process that outlives the page."""
 
 import html
+import os
 import re
 import time
 from dataclasses import replace
 
 import pytest
 
+from spanwise.orchestrator.process import identity
 from spanwise.scheduler.web.access import WebRole, make_policy
 from spanwise.scheduler.web.actions import jobs
 from spanwise.scheduler.web.actions.catalog import ACTIONS
@@ -169,6 +171,7 @@ def test_a_job_that_finds_the_pipeline_held_says_so(past, site, monkeypatch):
     number = asked.number
     elsewhere = jobs.read_job(site, number)
     folder = jobs.make_job_folder(site.root, asked)
+    jobs.record_process(folder, os.getpid())
     (folder / "output").write_text("run 3 of 'flights' is still going")
     running = jobs.read_job(site, number)
     (folder / "exit").write_text("3\n")
@@ -191,8 +194,26 @@ def test_a_job_never_shows_what_another_history_has_left(past, site):
 
     before = jobs.read_job(site, asked.number)
     made = jobs.make_job_folder(site.root, asked)
+    jobs.record_process(made, os.getpid())
 
     assert (before.state, before.output) == ("unknown", "")
     assert jobs.read_job(site, asked.number).state == "running"
     assert (left.with_name("1~1") / "output").read_text() == "of another job"
-    assert [file.name for file in made.iterdir()] == ["asked_at"]
+    assert not (made / "output").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "says"),
+    [
+        ({"started": 1}, "failed", "It ended without an exit code"),
+        ({"machine": "another/boot/pid"}, "unknown", "Its process cannot be seen from here"),
+    ],
+)
+def test_a_job_whose_process_is_gone_is_not_running(past, site, monkeypatch, change, state, says):
+    """It was killed with its shell, or its machine went down, so nothing has written its exit code."""
+    asked = jobs.record_request(site.store, ["run", "--", "flights.py"], "ann")
+    monkeypatch.setattr(jobs, "identity", lambda pid: replace(identity(pid), **change))
+    jobs.record_process(jobs.make_job_folder(site.root, asked), os.getpid())
+    with ask(site) as browser:
+        assert browser.get("/api/jobs/1").json()["state"] == state
+        assert says in browser.get("/jobs/1").text
