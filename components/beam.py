@@ -75,7 +75,7 @@ def map_with_user_code(
     beam: BeamSettings,
     scratch: Path,
 ) -> list[Result]:
-    """As `map_in_order`, for work that calls code of the user's: `value` holds it, and is shipped to the workers.
+    """As `map_in_order`, for work that may call code of the user's: `value` holds it, and is shipped to workers.
 
     Of the parts that fail with an error of ours, the error of the first is raised, as it was.
 
@@ -83,6 +83,8 @@ def map_with_user_code(
         ParameterError: `value` cannot be sent to workers, or as `map_in_order`.
         LoadError: its code means something else in a worker than here.
     """
+    if _stays_here(parts, beam):
+        return [work(value, part) for part in parts]
     shipment = ship_checked(value)
 
     def on_part(part: Element) -> Result | SpanwiseError:

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -232,7 +231,7 @@ class ColumnTypes:
         plan = self._plan
         survey = Survey(dialect=plan.dialect, known=settled, reader=plan.reader, renamed=plan.renamed)
         types: dict[str, pa.DataType] = {}
-        for part in map_parts(self._plan, self._parts, partial(survey_part, survey=survey)):
+        for part in map_parts(plan, survey, survey_part, self._parts):
             if part.error is not None:
                 raise part.error
             types = join_all(types, part.types)

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -104,7 +103,7 @@ def _input_names(
     if names:
         return names
     survey = Survey(dialect=plan.dialect, known=frozenset(), reader=plan.reader)
-    for part in map_parts(plan, parts, partial(survey_part, survey=survey)):
+    for part in map_parts(plan, survey, survey_part, parts):
         if part.error is not None:
             raise part.error
         names |= dict.fromkeys(part.types)
@@ -250,7 +249,7 @@ def _write(
             renamed=plan.renamed,
             sources=plan.sources,
         )
-        written = map_parts(plan, parts, partial(write_part, writer=writer))
+        written = map_parts(plan, writer, write_part, parts)
         misfits = {w.misfit.column for w in written if w.misfit is not None and w.misfit.where is None}
         if misfits:
             types.widen(misfits)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from spanwise.components.beam import map_in_order
+from spanwise.components.beam import map_with_user_code
 from spanwise.components.ingest.part_files import RejectsFile, SplitFile, rejects_name
 from spanwise.components.ingest.readers import reader_of
 from spanwise.components.read_ahead import read_ahead
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from spanwise.pipelines.input.readers.column import Column
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +100,17 @@ def divide(split: str, descriptors: Sequence[Descriptor], part_bytes: int) -> li
     return [InputPart(split=split, index=index, descriptors=tuple(group)) for index, group in enumerate(groups)]
 
 
-def map_parts(plan: IngestPlan, parts: Sequence[InputPart], work: Callable[[InputPart], Result]) -> list[Result]:
-    """Does the work on every part with the plan's runner; the results are in the order of the parts."""
-    return map_in_order(parts, work, beam=plan.beam, scratch=Path(plan.destination))
+def map_parts(
+    plan: IngestPlan, value: Value, work: Callable[[Value, InputPart], Result], parts: Sequence[InputPart]
+) -> list[Result]:
+    """Does the work on every part with the plan's runner; the results are in the order of the parts.
+
+    `value` is what a worker must know. It may hold a reader of the user's own.
+    """
+    return map_with_user_code(value, work, parts, beam=plan.beam, scratch=Path(plan.destination))
 
 
-def survey_part(part: InputPart, survey: Survey) -> PartTypes:
+def survey_part(survey: Survey, part: InputPart) -> PartTypes:
     """Finds the narrowest type of each column over the whole part."""
     types: dict[str, pa.DataType] = {}
     try:
@@ -116,7 +122,7 @@ def survey_part(part: InputPart, survey: Survey) -> PartTypes:
     return PartTypes(types=types)
 
 
-def write_part(part: InputPart, writer: PartWriter) -> WrittenPart:
+def write_part(writer: PartWriter, part: InputPart) -> WrittenPart:
     """Writes the rows of the part, in input order, to one file in each output split.
 
     Each file appears under its name when it is whole, so a second try of the same part does no harm.

@@ -9,10 +9,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spanwise.components import beam
 from spanwise.components.ingest.fingerprint import fingerprint, stamp
 from spanwise.components.ingest.ingestion import ingest
 from spanwise.components.ingest.part import InputPart, PartWriter, write_part
@@ -20,7 +22,7 @@ from spanwise.components.ingest.plan import IngestPlan
 from spanwise.components.ingest.readers import Dialect, reader_of
 from spanwise.components.ingest.readers.custom import FunctionReader
 from spanwise.orchestrator.beam_settings import BeamSettings
-from spanwise.orchestrator.errors import ColumnsChanged, ParameterError, UnreadableInput
+from spanwise.orchestrator.errors import ColumnsChanged, LoadError, ParameterError, UnreadableInput
 from spanwise.pipelines.input.readers.column import Column
 from tests.components.tf_example import framed, serialized
 
@@ -196,10 +198,10 @@ def test_a_part_can_be_written_twice(write, plan):
     writer = PartWriter(
         dialect=Dialect(), columns=(column,), destination=asked.destination, rejects=None, ratios=(), split_key=()
     )
-    write_part(part, writer)
+    write_part(writer, part)
     once = contents(asked.destination)
 
-    write_part(part, writer)
+    write_part(writer, part)
 
     assert contents(asked.destination) == once
     assert list(once) == ["Split-all/part-00000.parquet"]
@@ -1009,6 +1011,25 @@ def test_a_file_written_while_it_is_read_is_refused(write, plan, fails):
 
     with pytest.raises(UnreadableInput, match=r"a\.bin changed while it was read"):
         ingest(plan(path, reader=FunctionReader(rows)))
+
+
+def test_a_reader_that_was_edited_since_it_was_loaded_is_refused_by_a_worker_in_another_process(
+    write, plan, edited_module, monkeypatch
+):
+    """The worker would load the file anew, and publish what the new code reads under the cache key of the old."""
+    text = "import pyarrow as pa\ndef rows(path): yield pa.table({'a': [1]})\n"
+    module = edited_module(text, text.replace("1", "2"))
+
+    def map_elsewhere(parts, work, **settings):
+        sent = cloudpickle.dumps(work)
+        del sys.modules["edited_module"]
+        received = cloudpickle.loads(sent)
+        return [received(part) for part in parts]
+
+    monkeypatch.setattr(beam, "map_in_order", map_elsewhere)
+
+    with pytest.raises(LoadError, match=r"edited_module\.rows is not what was sent"):
+        ingest(plan(write("a.bin", ""), reader=FunctionReader(module.rows), beam=BeamSettings(runner="FnApiRunner")))
 
 
 def test_another_permission_is_no_change(write, plan):
