@@ -7,7 +7,6 @@ loaded, such as from an environment variable, is another value elsewhere. The ca
 from __future__ import annotations
 
 import contextlib
-import functools
 import socket
 import sys
 import types
@@ -93,7 +92,7 @@ def ship_checked(value: object) -> CheckedShipment:
     return CheckedShipment(shipment, _meaning_of(shipment))
 
 
-@functools.lru_cache(maxsize=4)
+@user_code.load_once
 def unpack_checked(sent: CheckedShipment) -> object:
     """As `user_code.unpack`.
 

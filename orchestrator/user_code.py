@@ -21,7 +21,7 @@ import sysconfig
 import threading
 import traceback
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.abc import PathEntryFinder
 from importlib.machinery import (
@@ -35,7 +35,10 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
+
+P = ParamSpec("P")
+Loaded = TypeVar("Loaded")
 
 PACKAGE = Path(__file__).parents[1]  #: as it was imported: in a checkout its folders are links
 
@@ -342,7 +345,19 @@ _packing = threading.Lock()  # what is pickled by value is registered for the wh
 _loading = threading.RLock()  # Python shows a module to other threads before it has run
 
 
-@functools.lru_cache(maxsize=4)
+def load_once(load: Callable[P, Loaded]) -> Callable[P, Loaded]:
+    """Calls a function that loads code once for the same arguments, for all threads; the last few results are kept."""
+    kept = cast("Callable[P, Loaded]", functools.lru_cache(maxsize=4)(load))
+
+    @functools.wraps(load)
+    def load_or_wait(*args: P.args, **kwargs: P.kwargs) -> Loaded:
+        with _loading:
+            return kept(*args, **kwargs)
+
+    return load_or_wait
+
+
+@load_once
 def unpack(shipment: Shipment) -> object:
     """What was shipped; a process unpacks each shipment once. Runs what the sender says."""
     ignore_old_bytecode()
@@ -355,8 +370,8 @@ def unpack(shipment: Shipment) -> object:
 
 def load_module(name: str, file: str) -> types.ModuleType:
     """The module of this name if it comes from this file; otherwise the file, run as the module of this name."""
-    ignore_old_bytecode()
     with _loading:
+        ignore_old_bytecode()
         return _load_module(f"main_file_{Path(file).stem}" if name == "__main__" else name, file)
 
 
@@ -414,7 +429,7 @@ class _ModuleLoader(SourceLoader):
         return code
 
 
-@functools.cache
+@load_once
 def ignore_old_bytecode() -> None:
     """Lets this process import modules of the user's as they are now, whatever bytecode was kept of them."""
     find = FileFinder.path_hook(
@@ -429,8 +444,9 @@ def ignore_old_bytecode() -> None:
         return find(folder)
 
     sys.path_hooks.insert(0, find_users)
-    for folder in [each for each in sys.path_importer_cache if _is_users_folder(each)]:
-        del sys.path_importer_cache[folder]
+    for folder in list(sys.path_importer_cache):  # other threads may import meanwhile
+        if _is_users_folder(folder):
+            sys.path_importer_cache.pop(folder, None)
 
 
 def _is_users_folder(folder: str) -> bool:

@@ -1,5 +1,6 @@
 """Whose code it is, what it uses, and how it is sent to another process."""
 
+import contextlib
 import dis
 import functools
 import importlib
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from spanwise.orchestrator import user_code
+from spanwise.orchestrator.code_meaning import ship_checked, unpack_checked
 from spanwise.orchestrator.errors import ParameterError
 from spanwise.orchestrator.user_code import Import, NameUse, Owner
 
@@ -291,6 +293,49 @@ def test_functions_of_installed_modules_travel_by_name():
 
     assert shipment.modules == ()
     assert len(shipment.content) < 300
+
+
+class Unpacked:
+    """A value that is unpacked by several threads at once if they are let."""
+
+    times = 0
+    several = threading.Barrier(2)
+
+    def __setstate__(self, state):
+        Unpacked.times += 1
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.several.wait(0.05)
+
+
+@pytest.mark.parametrize(
+    ("ship", "unpack"), [(user_code.ship, user_code.unpack), (ship_checked, unpack_checked)], ids=["plain", "checked"]
+)
+def test_threads_unpack_a_shipment_once(monkeypatch, ship, unpack):
+    """Threads of one worker, as Beam has them, share a value and what its code keeps, such as a model."""
+    value = Unpacked()
+    value.name = unpack.__name__
+    shipment = ship(value)
+    monkeypatch.setattr(Unpacked, "times", 0)
+    monkeypatch.setattr(Unpacked, "several", threading.Barrier(2))
+
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(unpack, [shipment, shipment])
+
+    assert one is other
+    assert Unpacked.times == 1
+
+
+def test_bytecode_is_ignored_while_other_threads_import(monkeypatch):
+    """Each import of theirs adds a folder to those that Python knows."""
+    monkeypatch.setattr(sys, "path_hooks", sys.path_hooks[:])
+    monkeypatch.setattr(sys, "path_importer_cache", dict.fromkeys(["/a", "/b"]))
+    monkeypatch.setattr(
+        user_code, "_is_users_folder", lambda folder: sys.path_importer_cache.update({f"{folder}/c": None})
+    )
+
+    user_code.ignore_old_bytecode.__wrapped__()
+
+    assert list(sys.path_importer_cache) == ["/a", "/b", "/a/c", "/b/c"]
 
 
 def test_a_module_of_another_file_gives_way(pipeline, tmp_path):
