@@ -57,6 +57,12 @@ class BeamSettings:
     options: BeamOptions = field(default_factory=dict)  #: as Beam names them, `${NAME}` of the environment and all
 
     @property
+    def unverified_part(self) -> dict[str, str]:
+        """The part of a cache key that names a runner that may make other bytes; empty for one that is verified."""
+        runner = self.runner or ""
+        return {"beam": bare_runner(runner)} if runner.startswith(UNVERIFIED) else {}
+
+    @property
     def has_workers_here(self) -> bool:
         """Whether the workers are in the process of the node, or started by it, and so see all the files it sees."""
         name = _name(self.runner or EMBEDDED_RUNNER)
@@ -137,11 +143,10 @@ def bare_runner(runner: str) -> str:
 
 
 def unverified_part(parameters: Mapping[str, object], beam: Mapping[str, object]) -> dict[str, str]:
-    """The part of a cache key that names a runner that may make other bytes; empty for one that is verified."""
+    """The same of a node, by its parameters and the settings; empty for one that does no work on Beam."""
     if "beam_runner" not in parameters:
         return {}
-    runner = str(parameters["beam_runner"] or beam.get("runner") or "")
-    return {"beam": bare_runner(runner)} if runner.startswith(UNVERIFIED) else {}
+    return BeamSettings(runner=str(parameters["beam_runner"] or beam.get("runner") or "")).unverified_part
 
 
 @functools.cache

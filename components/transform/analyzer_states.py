@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -53,7 +52,7 @@ class AnalyzerStates:
     def values(self, calls: Sequence[AnalyzerCall]) -> dict[bytes, Plain]:
         """The value of each call over the whole window; reads only what no earlier run has read."""
         window = self._window
-        keys = [_state_key(call, window.types) for call in calls]
+        keys = [_state_key(call, window) for call in calls]
         lacking = {
             place: tuple(number for number, key in enumerate(keys) if key not in self._stored[place])
             for place in window.places
@@ -113,15 +112,16 @@ class AnalyzerStates:
             pq.write_table(pa.table(columns), path, compression="zstd", write_page_checksum=True)
 
 
-def _state_key(call: AnalyzerCall, types: Mapping[str, pl.DataType]) -> str:
+def _state_key(call: AnalyzerCall, window: TransformWindow) -> str:
     """What a state depends on, besides the rows. The values of nested analyzers are literals in the expressions."""
-    roots = [part for root in call.roots for part in (root, str(types[root]))]
+    roots = [part for root in call.roots for part in (root, str(window.types[root]))]
     expressions = [each.meta.serialize(format="binary") for each in call.inputs]
     return fingerprint.digest(
         "analyzer state",
         STORAGE_VERSION,
         BLOCK_ROWS,
         code_versions(),
+        *window.plan.beam.unverified_part.values(),
         _analyzer_code(type(call.analyzer)),
         call.analyzer.state_label,
         len(roots),

@@ -24,7 +24,7 @@ class TransformedSpan:
     """One transformed span, as later runs may reuse it."""
 
     content: str  #: digest of the span's files
-    graph: str  #: digest of the graph's files
+    graph: str  #: digest of the graph's files and of what applies it
     splits: list[str]
     folder: str  #: relative to that of the record
     rows: dict[str, int]
@@ -34,7 +34,13 @@ class TransformedSpan:
 def transform_spans(window: TransformWindow, graph: Preprocessor) -> TransformReport:
     """Links the spans that this graph has transformed before, and transforms the others."""
     plan = window.plan
-    digest = fingerprint.digest("transform", STORAGE_VERSION, code_versions(), fingerprint.of_tree(plan.graph).digest)
+    digest = fingerprint.digest(
+        "transform",
+        STORAGE_VERSION,
+        code_versions(),
+        *plan.beam.unverified_part.values(),
+        fingerprint.of_tree(plan.graph).digest,
+    )
     earlier = _earlier_spans(plan.earlier)
     tasks: list[FeatureTask] = []
     linked: dict[int, dict[str, str]] = {}  # digests of the files, by number of the span

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spanwise.components.transform import window_plan
 from spanwise.components.transform.analyzers import Analyzer
 from spanwise.components.transform.graph import Preprocessor
 from spanwise.components.transform.preprocessing import (
@@ -289,6 +290,22 @@ def test_features_are_linked_only_if_they_are_as_they_were_written(windows):
 
     assert report.reads[0].reused is None
     assert report.reads[0].transformed_rows == 80
+
+
+@pytest.mark.parametrize("unverified_first", [True, False])
+def test_what_an_unverified_runner_made_is_kept_apart(windows, monkeypatch, unverified_first):
+    """Nobody knows whether its bytes are the same: neither its states nor its features are those of other runs."""
+    monkeypatch.setattr(window_plan, "map_in_order", lambda parts, work, **settings: list(map(work, parts)))
+    days = [windows.span(1)]
+    unverified = {"beam": BeamSettings(runner="unverified:DirectRunner")}
+    first = windows.plan(days, **(unverified if unverified_first else {}))
+    transform_window(first)
+
+    other = transform_window(windows.plan(days, earlier=[first], **({} if unverified_first else unverified)))
+    alike = transform_window(windows.plan(days, earlier=[first], **(unverified if unverified_first else {})))
+
+    assert (analyzed(other), other.reads[0].reused) == ({1: 80}, None)
+    assert (analyzed(alike), alike.reads[0].reused) == ({1: 0}, first.destinations[0])
 
 
 def test_two_spans_of_the_same_content_are_no_trouble(windows):
