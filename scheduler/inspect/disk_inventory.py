@@ -116,16 +116,24 @@ class _DiskSearch:
         ]
         published = self._find_published({folder.execution for folder in folders})
         others = [folder for folder in folders if not self._is_published(folder, published[folder.execution])]
-        executions = {e.id: e for e in self._store.executions_by_id({folder.execution for folder in others})}
+        writers = self._find_writers(others)
         for folder in others:
-            execution = executions.get(folder.execution)
-            if execution is None or (execution.pipeline, execution.node) != (self._pipeline, folder.node):
-                self._add_unknown(Path(folder.path), f"no execution {folder.execution} of {folder.node} is recorded")
+            execution = writers.get((folder.node, folder.execution))
+            if execution is None:
+                self._add_unknown(Path(folder.path), _describe_unrecorded(folder))
             elif execution.state.succeeded:
                 by_location = {_canonical(uri): artifact for uri, artifact in published[folder.execution].items()}
                 self._published(folder, execution, by_location)
             elif execution.state.ended:
                 self._add_leftover(Path(folder.path), f"{execution.name} {execution.state.value}")
+
+    def _find_writers(self, folders: Collection[_OutputFolder]) -> Mapping[tuple[str, int], Execution]:
+        """The executions that outputs are of, by node and number.
+
+        After the restore of older metadata a number may be unknown, or have been given again, to another node.
+        """
+        found = self._store.executions_by_id({folder.execution for folder in folders})
+        return {(e.node, e.id): e for e in found if e.pipeline == self._pipeline}
 
     def _find_published(self, executions: Collection[int]) -> Mapping[int, Mapping[str, Artifact]]:
         """What executions have published or reused, by execution, then by URI."""
@@ -150,23 +158,23 @@ class _DiskSearch:
         if self._store.archive is None:
             return
         known = {*self.locations.values()} | {str(left.path) for left in self.leftovers}
+        known |= {str(unknown.path) for unknown in self.unknown_files}
         places = [place for place in self._store.archive.places(self._pipeline) if place not in known]
-        ids = {int(Path(place).relative_to(home).parts[2]) for place in places}
-        executions = {e.id: e for e in self._store.executions_by_id(ids)}
-        links = self._store.links(executions=executions.keys(), read=False)
+        ids = {_output_folder(home, place).execution for place in places}
+        links = self._store.links(executions=ids, read=False)
         published = {a.uri: a for a in self._store.artifacts_by_id({link.artifact for link in links})}
-        places = [place for place in _divided(places, published) if place not in known]
-        nodes = {e.node for e in executions.values() if e.pipeline == self._pipeline}
-        nodes |= {artifact.name.split("/")[1] for artifact in self.artifacts}
-        for place in places:
-            execution = executions.get(int(Path(place).relative_to(home).parts[2]))
-            if place in published:
-                self._add_artifact(published[place], place)
-            elif (node := Path(place).relative_to(home).parts[0]) not in nodes:  # such as a folder of served models
-                self._add_unknown(Path(place), f"in the archive: no execution of a node {node} is recorded for it")
-            elif execution is None or execution.state.ended:
-                what = f"{execution.name} has not published it" if execution else "no such execution is recorded"
-                self._add_leftover(Path(place), f"in the archive: {what}")
+        folders = [_output_folder(home, place) for place in _divided(places, published) if place not in known]
+        writers = self._find_writers(folders)
+        for folder in folders:
+            execution = writers.get((folder.node, folder.execution))
+            if folder.path in published:
+                self._add_artifact(published[folder.path], folder.path)
+            elif execution is None:  # also a folder of served models, whose name may look like that of an output
+                self._add_unknown(Path(folder.path), f"in the archive: {_describe_unrecorded(folder)}")
+            elif execution.state.succeeded:
+                self._add_unknown(Path(folder.path), f"in the archive: {_describe_unpublished(execution)}")
+            elif execution.state.ended:
+                self._add_leftover(Path(folder.path), f"in the archive: {execution.name} {execution.state.value}")
 
     def archived_run_dirs(self, old: Callable[[datetime], bool]) -> None:
         """Logs and checkpoints that the archive has and the root has not."""
@@ -229,7 +237,7 @@ class _DiskSearch:
         path = Path(folder.path)
         inside = list(_entries(path))
         if not any(location.startswith(f"{here}/") for location in by_location):
-            self._add_unknown(path, f"{execution.name} has published nothing there")
+            self._add_unknown(path, _describe_unpublished(execution))
             return
         if not inside:
             self._add_leftover(path, f"empty folder of {execution.name}")
@@ -240,7 +248,7 @@ class _DiskSearch:
             elif entry.name.startswith(ASIDE):
                 self._add_half_removed(Path(entry.path))
             else:
-                self._add_unknown(Path(entry.path), f"{execution.name} has published nothing there")
+                self._add_unknown(Path(entry.path), _describe_unpublished(execution))
 
     def _add_artifact(self, artifact: Artifact, location: str) -> None:
         self.artifacts.append(artifact)
@@ -272,6 +280,20 @@ class _DiskSearch:
             elif entry.name not in ignore:
                 aside = "~" in entry.name and "it was set aside: the metadata had forgotten the run that wrote it"
                 self._add_unknown(Path(entry.path), aside or "no run writes such a file")
+
+
+def _output_folder(home: Path, place: str) -> _OutputFolder:
+    """The output that a place below the folder of the pipeline is, or is a part of."""
+    node, _, number, *_ = Path(place).relative_to(home).parts
+    return _OutputFolder(node, int(number), place)
+
+
+def _describe_unrecorded(folder: _OutputFolder) -> str:
+    return f"no execution {folder.execution} of {folder.node} is recorded"
+
+
+def _describe_unpublished(execution: Execution) -> str:
+    return f"{execution.name} has published nothing there"
 
 
 def _divided(places: Collection[str], published: Mapping[str, Artifact]) -> Iterator[str]:

@@ -188,9 +188,10 @@ def test_gc_deletes_there(machine, place, capsys):
     machine("one")
     for span in ("1", "2", "3"):
         typed("run", "rows.py", "--span", span)
+    assert main(["run", "rows.py", "--span", "9"]) == 1
     machine("two")
     bucket, top = open_bucket(parse_url(place).home), parse_url(place)
-    bucket.write((top / "rows/Count/model/99/rows/00001").key, b"half of a large file")
+    bucket.write((top / "rows/ExampleGen/examples/7/rows/00001").key, b"half of a large file")
     bucket.write((top / "rows/.runs/1/Count.checkpoints/1/abc").key, b"of a commit that was killed")
 
     typed("gc", "rows", "--keep-younger", "0s", "--keep-last", "1", "--keep-logs", "0s")
@@ -199,7 +200,7 @@ def test_gc_deletes_there(machine, place, capsys):
     outputs = {"/".join(key.split("/")[:3]) for key in left if key.endswith(".json")}
     assert outputs == {"rows/ExampleGen/examples", "rows/Count/model"}
     assert len([key for key in left if key.endswith(".json")]) == 2, "those of the newest run"
-    assert not any("/99/" in key or "/.runs/" in key for key in left)
+    assert not any("/7/" in key or "/.runs/" in key for key in left)
 
 
 def test_gc_leaves_the_files_of_what_it_keeps(machine, project, place, capsys):

@@ -1,6 +1,8 @@
 """Disk inventory: what lies in a pipeline's folder, each under the record it belongs to."""
 
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -10,6 +12,7 @@ import pytest
 
 from spanwise.orchestrator import Execution, Model, State
 from spanwise.orchestrator.publisher import place
+from spanwise.orchestrator.storage import BucketArchive, parse_url
 from spanwise.orchestrator.store import Claim
 from spanwise.scheduler.inspect.disk_inventory import ASIDE
 from tests.scheduler.yard import Yard, examples, short
@@ -125,6 +128,29 @@ def test_a_number_of_another_node_is_a_stranger(yard: Yard) -> None:
     copied.mkdir(parents=True)
 
     assert [s.path for s in yard.inventory().unknown_files] == [copied]
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["copied", "archived"])
+def test_what_no_execution_has_written_is_a_stranger_in_the_archive_too(yard: Yard, copied: bool) -> None:
+    """After the restore of older metadata a number is unknown, another node's, or that of one that made something else."""
+    archive = BucketArchive(yard.root, parse_url(f"memory://{uuid.uuid4().hex}/home"))
+    yard.store.archive = archive
+    model = Path(yard.day(1).uri)
+    failed = yard.do(yard.run(state=State.FAILED), "Trainer", state=State.FAILED, model=Model(""))
+    home = yard.root / "flights"
+    strangers = [home / "Trainer/model/777", home / "Other/model" / model.name, home / "Trainer/report" / model.name]
+    left = place(yard.root, failed, "model")
+    for folder in (*strangers, left):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "data").write_text("kept")
+        archive.keep(folder)
+        if not copied:
+            shutil.rmtree(folder)
+
+    found = yard.inventory()
+
+    assert sorted(s.path for s in found.unknown_files) == sorted(strangers)
+    assert [each.path for each in found.leftovers] == [left]
 
 
 def test_a_pipelines_folder_that_is_a_link_is_not_entered(yard: Yard) -> None:
