@@ -25,6 +25,7 @@ from spanwise.orchestrator.errors import ParameterError, SettingsError, UsageErr
 from spanwise.orchestrator.resources import Machine, parse_memory
 from spanwise.orchestrator.storage.eviction import MOST_BYTES
 from spanwise.orchestrator.storage.url import is_object_url, parse_url, refuse_url
+from spanwise.scheduler.project.storage_environment import replace_variables
 from spanwise.scheduler.schedule.schedule_key import pipeline_of
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
     """Reads the settings for a command in `folder` (default: the current one).
 
     `config` is a file to read instead of the nearest `spanwise.toml` above; `root` overrides every other source.
-    Variables in `[storage.environment]` that are not set are set in the environment of this process, for its children.
+    Variables in `[storage.environment]` that are not set are set in the environment of this process, for its children,
+    in place of those of the settings that were read before.
 
     Raises:
         SettingsError: a file is missing or unreadable, a name is unknown, or a value has the wrong type.
@@ -154,8 +156,8 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
     written = {} if file is None else _anchor_paths(_parse_file(file), file.parent)
     values = _validate(written, file) if written or _variables() else {}
     storage: dict[str, object] = values.get("storage", {})  # type: ignore[assignment]  # checked by pydantic
-    for name, value in storage.get("environment", {}).items():  # type: ignore[attr-defined]
-        os.environ.setdefault(name, value)
+    environment: dict[str, str] = storage.get("environment", {})  # type: ignore[assignment]
+    replace_variables(environment)
     default = (file.parent if file else folder) / ".spanwise"
     url, chosen = _root(root or values.get("root"), default, folder)
     return Settings(
@@ -168,7 +170,7 @@ def read(*, config: Path | None = None, root: str | Path | None = None, folder: 
         alerts=_alerts(values.get("alerts", {})),  # type: ignore[arg-type]
         openlineage=values.get("openlineage", {}),  # type: ignore[arg-type]
         gc=_retention(values.get("gc", {})),  # type: ignore[arg-type]
-        executor=_executor(values.get("executor", {}), storage.get("environment", {}), default.parent),  # type: ignore[arg-type]
+        executor=_executor(values.get("executor", {}), environment, default.parent),  # type: ignore[arg-type]
         beam=values.get("beam", {}),  # type: ignore[arg-type]
         cache_bytes=storage.get("cache", MOST_BYTES),  # type: ignore[arg-type]
         file=file,

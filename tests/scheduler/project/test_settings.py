@@ -1,10 +1,13 @@
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from spanwise.orchestrator.errors import SettingsError
 from spanwise.orchestrator.mlmd.location import SqliteFile, parse_location
+from spanwise.orchestrator.storage import forget_buckets, open_bucket, parse_url
 from spanwise.scheduler.project import settings
 
 
@@ -294,3 +297,57 @@ def test_a_wrong_executor_is_refused(folder: Path, text: str, says: str) -> None
 
     with pytest.raises(SettingsError, match=re.escape(says)):
         settings.read()
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment of a process, without variables of object storage."""
+    own = {name: value for name, value in os.environ.items() if "AWS_" not in name and "_STORAGE_" not in name}
+    monkeypatch.setattr(os, "environ", own)
+    yield own
+    forget_buckets()
+
+
+def _write_environment(file: Path, text: str) -> Path:
+    file.write_text(f"[storage.environment]\n{text}\n")
+    return file
+
+
+def test_settings_of_storage_that_were_edited_replace_those_of_before(
+    folder: Path, environment: dict[str, str]
+) -> None:
+    """In the processes of a scheduler too, which inherit what it had set: they went on with the old endpoint."""
+    pytest.importorskip("obstore")
+    _write_environment(folder / "spanwise.toml", 'AWS_ENDPOINT_URL = "http://old:1"\nAWS_REGION = "eu-west-1"')
+    settings.read()
+    before = open_bucket(parse_url("s3://lake"))
+    _write_environment(folder / "spanwise.toml", 'AWS_ENDPOINT_URL = "http://new:1"')
+
+    settings.read()
+
+    assert environment["AWS_ENDPOINT_URL"] == "http://new:1"
+    assert "AWS_REGION" not in environment
+    assert open_bucket(parse_url("s3://lake")) is not before
+
+
+def test_a_variable_of_the_environment_is_never_replaced_by_settings_of_storage(
+    folder: Path, environment: dict[str, str]
+) -> None:
+    """Nor one that was set after the settings were read, although a file had set it then."""
+    environment["AWS_REGION"] = "us-east-1"
+    _write_environment(folder / "spanwise.toml", 'AWS_REGION = "eu-west-1"\nAWS_ENDPOINT_URL = "http://file:1"')
+    settings.read()
+    environment["AWS_ENDPOINT_URL"] = "http://mine:1"
+
+    settings.read()
+
+    assert (environment["AWS_REGION"], environment["AWS_ENDPOINT_URL"]) == ("us-east-1", "http://mine:1")
+
+
+def test_two_projects_in_one_process_have_their_own_storage(folder: Path, environment: dict[str, str]) -> None:
+    """The second one read its root at the endpoint of the first."""
+    settings.read(config=_write_environment(folder / "one.toml", 'AWS_ENDPOINT_URL = "http://one:1"'))
+
+    settings.read(config=_write_environment(folder / "two.toml", 'AWS_ENDPOINT_URL = "http://two:1"'))
+
+    assert environment["AWS_ENDPOINT_URL"] == "http://two:1"
