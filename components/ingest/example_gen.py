@@ -141,7 +141,7 @@ class ExampleGen(Component):
         local = copy_objects(block.files, source.revisions)
         copies = {split: tuple(local[path] for path in paths) for split, paths in block.files.items()}
         stamp = stamp_of(copies)
-        digest = fingerprint_of(copies)
+        digest = fingerprint_of(copies, _sources(local))
         versions = [a for a in past.of_span(block.span) if a.properties.get("version") == block.version]
         if versions and versions[-1].properties.get("fingerprint") != digest:
             advice = "the pattern has no {VERSION}" if block.version is None else "write a new version"
@@ -230,7 +230,7 @@ class ExampleGen(Component):
         local = copy_objects(files, revisions)
         plan = IngestPlan(
             files={split: tuple(local[path] for path in paths) for split, paths in files.items()},
-            sources={copy: path for path, copy in local.items() if copy != path},
+            sources=_sources(local),
             stamp=stamp,
             fingerprint=fingerprint,
             destination=str(examples.path),
@@ -327,6 +327,11 @@ def _relative_hint(patterns: Mapping[str, SpanPattern]) -> str:
 
 def _is_relative(pattern: str) -> bool:
     return not (is_readable_url(pattern) or Path(pattern).is_absolute())
+
+
+def _sources(local: Mapping[str, str]) -> dict[str, str]:
+    """The URL of each copy, of files and where they are read."""
+    return {copy: path for path, copy in local.items() if copy != path}
 
 
 def _refuse_irregular(node: str, files: Mapping[str, Sequence[str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.digest import digest
@@ -14,18 +15,21 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+_NONE: Mapping[str, str] = MappingProxyType({})
 
-def fingerprint(files: Mapping[str, tuple[str, ...]]) -> str:
+
+def fingerprint(files: Mapping[str, tuple[str, ...]], sources: Mapping[str, str] = _NONE) -> str:
     """A digest of split names, base names, sizes and contents; not of when the files were written.
 
-    Every byte is read, at about 0.9 GB/s or the speed of the storage.
+    Every byte is read, at about 0.9 GB/s or the speed of the storage. `sources` has the URL of each file that is a copy
+    of an object: files of one name count in the order of their paths, and those of copies change with the revisions.
 
     Raises:
         UnreadableInput: a file cannot be read, or changes while it is.
     """
     before = stamp(files)
-    found = _digest_contents(files)
-    refuse_changed(files, before, found)
+    found = _digest_contents(files, sources)
+    refuse_changed(files, before, found, sources)
     return found
 
 
@@ -45,7 +49,9 @@ def stamp(files: Mapping[str, tuple[str, ...]]) -> str:
     return f"{written} {changed}"
 
 
-def refuse_changed(files: Mapping[str, tuple[str, ...]], before: str, contents: str | None) -> None:
+def refuse_changed(
+    files: Mapping[str, tuple[str, ...]], before: str, contents: str | None, sources: Mapping[str, str]
+) -> None:
     """Refuses files that are no longer those of the stamp; `contents` is the fingerprint that they had.
 
     Raises:
@@ -55,7 +61,7 @@ def refuse_changed(files: Mapping[str, tuple[str, ...]], before: str, contents: 
     if after == before:
         return
     same_times = after.split()[0] == before.split(maxsplit=1)[0]
-    if same_times and contents is not None and _digest_contents(files) == contents:
+    if same_times and contents is not None and _digest_contents(files, sources) == contents:
         return  # a permission or a link, not the contents
     paths = [path for split in files.values() for path in split]
     last = max(paths, key=lambda path: _stat(path).st_ctime_ns)
@@ -80,7 +86,7 @@ def _stat(path: str) -> os.stat_result:
         raise UnreadableInput(f"{path}: could not be read ({error.strerror}).") from error
 
 
-def _digest_contents(files: Mapping[str, tuple[str, ...]]) -> str:
+def _digest_contents(files: Mapping[str, tuple[str, ...]], sources: Mapping[str, str]) -> str:
     total = hashlib.blake2b(b"spanwise ingest 1", digest_size=16)
 
     def add(text: str) -> None:
@@ -90,7 +96,7 @@ def _digest_contents(files: Mapping[str, tuple[str, ...]]) -> str:
     for split in sorted(files):
         add(split)
         total.update(len(files[split]).to_bytes(8, "little"))
-        for path in sorted(map(Path, files[split]), key=lambda path: (path.name, path)):
+        for path in sorted(map(Path, files[split]), key=lambda path: (path.name, Path(sources.get(str(path), path)))):
             add(path.name)
             try:
                 with path.open("rb") as file:

@@ -47,13 +47,13 @@ def ingest(plan: IngestPlan) -> IngestReport:
     with _naming_sources(plan):
         _check(plan)
         before = stamp(plan.files) if plan.stamp is None else plan.stamp
-        refuse_changed(plan.files, before, plan.fingerprint)
+        refuse_changed(plan.files, before, plan.fingerprint, plan.sources)
         try:
             report = _ingest(plan)
         except Exception:
-            refuse_changed(plan.files, before, plan.fingerprint)  # a torn file may fail in any way
+            refuse_changed(plan.files, before, plan.fingerprint, plan.sources)  # a torn file may fail in any way
             raise
-        refuse_changed(plan.files, before, plan.fingerprint)
+        refuse_changed(plan.files, before, plan.fingerprint, plan.sources)
     log.info("span-ingested", extra={"rows": report.rows, "rejected": report.rejected, "files": len(report.files)})
     return report
 

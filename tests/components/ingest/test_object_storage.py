@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise import ExampleGen, Pipeline
+from spanwise.components.ingest.fingerprint import fingerprint
 from spanwise.components.ingest.source_files import SourceFiles, copy_objects, newest_object_span
 from spanwise.orchestrator.errors import Conflict, ParameterError
 from spanwise.orchestrator.run import State
@@ -115,6 +116,20 @@ def test_an_object_that_is_replaced_before_it_is_read_stops_the_ingest(lake):
 
     with pytest.raises(Conflict):
         copy_objects({"input": [url]}, {url: (listed.etag, listed.size_bytes, listed.modified_ns)})
+
+
+def test_the_same_bytes_uploaded_again_have_the_same_fingerprint(tmp_path):
+    """Files of one name count in the order of their URLs: their copies have other paths once they are uploaded again."""
+    copies = {"s3://lake/3/north/part-0.csv": ("b", "z"), "s3://lake/3/south/part-0.csv": ("c", "a")}
+    found = set()
+    for revision in (0, 1):
+        local = {url: tmp_path / folders[revision] / "part-0.csv" for url, folders in copies.items()}
+        for url, copy in local.items():
+            copy.parent.mkdir()
+            copy.write_text(url)
+        found.add(fingerprint({"all": tuple(map(str, local.values()))}, {str(c): url for url, c in local.items()}))
+
+    assert len(found) == 1
 
 
 def test_the_mark_of_a_span_changes_with_its_objects(lake, pipeline):
