@@ -6,16 +6,17 @@ import json
 import math
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from spanwise.orchestrator.errors import DatasetError, ParameterError, Unfingerprintable
-from spanwise.orchestrator.fingerprint import digest
+from spanwise.orchestrator.fingerprint import digest, of_value
 from spanwise.orchestrator.user_code import ship
 from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import of_graph
 from spanwise.pipelines.input.op import Op, Options, list_ops
+from spanwise.pipelines.input.ops.cache import Cache
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, split_graph, with_file_sizes
 from spanwise.pipelines.input.service.wire.connection import (
     check_environment,
@@ -79,11 +80,20 @@ def id_of(op: Op, options: Options, content: bytes, splits: Sequence[int]) -> tu
     Where the same dataset makes other splits, the numbers in leases and stored states mean others too. The number at
     the beginning is incremented when their order changes.
     """
-    snapshots = [f"{each.mode} {each.path}" for each in list_ops(op) if isinstance(each, Snapshot)]  # in no fingerprint
     try:
-        return digest("service dataset 2", of_graph(op), repr(options), *map(str, splits), *snapshots), ""
+        return digest("service dataset 2", of_graph(op), repr(options), *map(str, splits), *_stored_steps(op)), ""
     except Unfingerprintable as error:
         return digest("service dataset", content), str(error)[:10_000]
+
+
+def _stored_steps(op: Op) -> Iterator[str]:
+    """Where a graph stores elements, and how: it decides what each pass yields, but is in no fingerprint."""
+    for place, each in enumerate(list_ops(op)):
+        match each:
+            case Cache():
+                yield f"{place} cache {each.limit_bytes}"
+            case Snapshot():
+                yield f"{place} {each.mode} {each.path} {of_value(each.reader_fn)}"
 
 
 def register(connection: DispatcherConnection, graph: ShippedGraph, dataset_id: str | None) -> str:

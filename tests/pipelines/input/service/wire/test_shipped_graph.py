@@ -64,6 +64,24 @@ def test_a_dataset_that_is_cut_otherwise_has_another_id():
     assert id_of(graph.op, graph.options, content, (3,)) != id_of(graph.op, graph.options, content, (2,))
 
 
+def test_a_dataset_that_stores_elements_elsewhere_or_otherwise_has_another_id(tmp_path):
+    """One training would get the order, the noise or the limit of another one's cache."""
+    numbers = inputs.range(3)
+    stored = [
+        numbers.shuffle(),
+        numbers.shuffle().cache(),
+        numbers.cache().shuffle(),
+        numbers.shuffle().cache(limit_bytes=64),
+        numbers.shuffle().snapshot(tmp_path),
+        numbers.snapshot(tmp_path).shuffle(),
+        numbers.shuffle().snapshot(tmp_path, reader_fn=lambda splits: splits.flat_map(lambda split: split.shuffle())),
+    ]
+
+    graphs = map(ShippedGraph.of, stored)
+    ids = {id_of(graph.op, graph.options, b"", (3,)) for graph in graphs}
+    assert len(ids) == len(stored)
+
+
 def test_a_dataset_is_sent_as_the_same_bytes_whoever_has_looked_at_it():
     """They are its id where a function has no fingerprint: consumers of one job would be in two."""
     dataset = inputs.from_elements([1, 2]).map(str).batch(2)
