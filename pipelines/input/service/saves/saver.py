@@ -14,6 +14,7 @@ from spanwise.orchestrator.errors import ServiceError, SpanwiseError, Unreadable
 from spanwise.pipelines.input.graph.fingerprint import digest_files
 from spanwise.pipelines.input.iterator import DatasetIterator
 from spanwise.pipelines.input.op import Op, mix_seed
+from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.service.sharding.splits import plan_graph, share_seeds, splits_of_shard
 from spanwise.pipelines.input.service.wire.connection import CallCanceled
@@ -147,7 +148,7 @@ class Saver:
             seed = shared if is_one else mix_seed(shared, number)
             autotune = options.autotune and is_one
             settings = replace(options, seed=seed, optimize=False, autotune=autotune, deterministic=True)
-            yield DatasetIterator(part, settings, 0, blocks=in_rows(part), dataset=graph.flow), part
+            yield DatasetIterator(with_own_caches(part), settings, 0, blocks=in_rows(part), dataset=graph.flow), part
 
     def _remove(self, files: Iterable[str]) -> None:
         for file in files:

@@ -99,3 +99,13 @@ def test_a_save_of_shuffled_row_groups_has_the_order_of_their_seed(two, tmp_path
     inputs.save(dataset, tmp_path / "kept", two.target)
 
     assert inputs.load(tmp_path / "kept").to_arrow().equals(dataset.to_arrow())
+
+
+def test_a_save_has_the_order_of_its_seed_whatever_its_worker_has_cached(tmp_path):
+    """A training that the worker feeds from the same cache has filled it in the order of a pass."""
+    dataset = inputs.range(30).shuffle().cache().options(seed=3)
+    with Service() as service:
+        list(dataset.distribute(service.target))
+        inputs.save(dataset, tmp_path / "saved", service.target)
+
+    assert list(inputs.load(tmp_path / "saved")) == list(dataset.snapshot(tmp_path / "written"))
