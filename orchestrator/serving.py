@@ -104,14 +104,25 @@ def last_pushes(store: Store, pipeline: str) -> list[Push]:
 
     What another Pusher has pushed later to the same destination has taken its place.
     """
-    outputs = list_outputs(store, find_newest_successes(store, pipeline).values(), most=_OUTPUTS)
-    pushed = (artifact for _, made in outputs for artifact in made if artifact.is_a(PushedModel))
-    pushers = dict.fromkeys(Address(*artifact.name.split("/")[:3]) for artifact in pushed)
-    found = [push for pusher in pushers if (push := newest_push(store, pusher)) is not None]
+    found = [push for pusher in list_pushers(store, pipeline) if (push := newest_push(store, pusher)) is not None]
     by_place: dict[str, Push] = {}
     for push in sorted(found, key=lambda push: push.created or datetime.now(UTC), reverse=True):
         by_place.setdefault(push.place, push)
     return list(by_place.values())
+
+
+def list_pushers(store: Store, pipeline: str) -> list[Address]:
+    """The Pushers of the recent runs of a pipeline, by the addresses of their outputs."""
+    outputs = list_outputs(store, find_newest_successes(store, pipeline).values(), most=_OUTPUTS)
+    pushed = (artifact for _, made in outputs for artifact in made if artifact.is_a(PushedModel))
+    return list(dict.fromkeys(Address(*artifact.name.split("/")[:3]) for artifact in pushed))
+
+
+def pushing_runs(store: Store, pusher: Address) -> Iterator[int]:
+    """The numbers of the last runs in which a Pusher has pushed, or had pushed before what serves; newest first."""
+    for artifact in itertools.islice(store.newest(pusher), _OUTPUTS):
+        if artifact.properties.get("pushed"):
+            yield store.producer(artifact).run
 
 
 def find_served(store: Store, pipeline: str) -> list[tuple[Artifact, Push]]:

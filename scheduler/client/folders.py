@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.run import Run, State, go_to
 from spanwise.orchestrator.serving import channel_of
@@ -32,8 +33,8 @@ def locate(store: Store, words: Sequence[str], root: Path) -> tuple[Path | None,
         if words[0] == "resume":
             run = find.run(store, subject)
         elif words[0] == "push":
-            pipeline, subject = _find_pushed(store, subject, root)
-            run = _find_home(store, pipeline)
+            pipeline, model, subject = _find_pushed(store, subject, root)
+            run = _find_pushing(store, pipeline, model, words)
         elif words[0] in _OF_FILES and path.is_file():
             run = _find_complete(store, path)
             subject = _anywhere(path, name)
@@ -44,21 +45,22 @@ def locate(store: Store, words: Sequence[str], root: Path) -> tuple[Path | None,
     return Path(run.folder), [*words[:-1], subject]
 
 
-def _find_pushed(store: Store, subject: str, root: Path) -> tuple[str, str]:
-    """The pipeline of which a model, or the champion, is pushed; and the subject as it is typed in any folder."""
+def _find_pushed(store: Store, subject: str, root: Path) -> tuple[str, Artifact | None, str]:
+    """The pipeline, the model that is pushed, None for the champion, and the subject as it is typed in any folder."""
     if subject in store.pipelines():
-        return subject, subject
+        return subject, None, subject
     path, name = split(subject)
     if path.is_file() and (run := _find_complete(store, path)) is not None:
-        return run.pipeline, _anywhere(path, name)
-    model = find.artifact(store, subject, root).name
-    return channel_of(model).split("/")[0], model
+        return run.pipeline, None, _anywhere(path, name)
+    model = find.artifact(store, subject, root)
+    return channel_of(model.name).split("/")[0], model, model.name
 
 
-def _find_home(store: Store, pipeline: str) -> Run:
-    from spanwise.scheduler.run.models import find_home, newest_from_file
+def _find_pushing(store: Store, pipeline: str, model: Artifact | None, words: Sequence[str]) -> Run:
+    from spanwise.scheduler.run.models import find_pushing_run
 
-    return find_home(store, newest_from_file(store, pipeline))
+    node = next((word.removeprefix("--node=") for word in words if word.startswith("--node=")), None)
+    return find_pushing_run(store, pipeline, model=model, node=node)
 
 
 def _anywhere(path: Path, name: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,18 +17,20 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
-from spanwise.orchestrator.serving import channel_of, find_serving, last_pushes
+from spanwise.orchestrator.serving import channel_of, find_serving, list_pushers, pushes, pushing_runs
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.inspect.rollback import describe_collected, find_objection, find_rollback
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project import root
-from spanwise.scheduler.project.load import Loaded
+from spanwise.scheduler.project.load import Loaded, split
 from spanwise.scheduler.project.settings import Settings
 from spanwise.scheduler.run.folder import refuse_elsewhere
 from spanwise.scheduler.run.launch import ExecutionOptions, run_loaded
 from spanwise.scheduler.run.resume import reload_pipeline
+
+_LOOK_BACK = 50  # pushes
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,9 @@ def push(
         pipeline, model = _find_named(store, reference, settings)
         if model is not None:
             _refuse_others(store, model)
-        newest = newest_from_file(store, pipeline)
-        _refuse_elsewhere(store, newest, model, node, settings, because)
-        loaded = reload_pipeline(newest, settings)
+        last = find_pushing_run(store, pipeline, model=model, node=node)
+        _refuse_elsewhere(last, model, node, settings, because)
+        loaded = reload_pipeline(last, settings)
         pusher, channel = _find_pusher(store, loaded.pipeline, model, node)
         if model is None:
             model = _champion_to_push(store, loaded.pipeline, pusher, channel)
@@ -132,7 +135,7 @@ def push(
             trigger=Trigger.PUSH,
             cause=f"{user_name()}: {because}",
             supplied=BaseRun(store.run(maker.pipeline, maker.run), {supplier.node: supplier}),
-            typed=newest.typed,
+            typed=last.typed,
         )
     return run_loaded(loaded, lambda _: request, settings, ExecutionOptions(), json=json), loaded, model
 
@@ -179,12 +182,32 @@ def _judges_of(pusher: Node) -> set[tuple[str, str]]:
     return {(c.node, c.key) for read in pusher.inputs.values() for c in read if issubclass(c.kind, InfraBlessing)}
 
 
-def newest_from_file(store: Store, pipeline: str) -> Run:
-    """The newest run that was started from a file: its file and arguments say where the pipeline pushes."""
+def find_pushing_run(store: Store, pipeline: str, *, model: Artifact | None = None, node: str | None = None) -> Run:
+    """The run whose file, arguments and folder a push by name has: the last in which the Pusher of the model pushed.
+
+    What another run has tried with other arguments does not say where models serve. While that Pusher has pushed none,
+    or where the file is gone, it is the newest run from a file.
+
+    Raises:
+        UsageError: no run was started from a file.
+    """
+    before = () if model is None else itertools.islice(pushes(store, channel_of(model.name)), _LOOK_BACK)
+    named = {node} if node is not None else {push.node for push in before}
+    pushers = [pusher for pusher in list_pushers(store, pipeline) if not named or pusher.node in named]
+    last = [run for each in pushers if (run := _find_last(store, pushing_runs(store, each), pipeline)) is not None]
+    if last:
+        return max(last, key=lambda run: run.number)
     newest = next((run for run in store.runs(pipeline) if run.source and not run.replay), None)
     if newest is None:
         raise UsageError(f"No run of {pipeline!r} was started from a file, so its Pusher is not known.")
     return newest
+
+
+def _find_last(store: Store, numbers: Iterable[int], pipeline: str) -> Run | None:
+    """The first of these runs that was started from a file which is there."""
+    runs = (store.run(pipeline, number) for number in numbers)
+    there = (run for run in runs if run.source and run.folder and Path(run.folder, split(run.source)[0]).is_file())
+    return next(there, None)
 
 
 def _find_pusher(store: Store, pipeline: Pipeline, model: Artifact | None, node: str | None) -> tuple[str, Channel]:
@@ -237,27 +260,17 @@ def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel
     return f"{pushed}; {model.name} is of {maker.node}[{maker.key!r}], so it was not pushed. {fix}"
 
 
-def _refuse_elsewhere(
-    store: Store, newest: Run, model: Artifact | None, node: str | None, settings: Settings, because: str
-) -> None:
+def _refuse_elsewhere(last: Run, model: Artifact | None, node: str | None, settings: Settings, because: str) -> None:
     """Refuses a push in another folder than the one that was pushed from last."""
-    home = find_home(store, newest)
-    words = ["spanwise", "push", newest.pipeline if model is None else model.name, f"--because={because}"]
+    words = ["spanwise", "push", last.pipeline if model is None else model.name, f"--because={because}"]
     refuse_elsewhere(
-        home.folder,
+        last.folder,
         settings,
-        who=f"Run {home.name}",
-        source=newest.source,
+        who=f"Run {last.name}",
+        source=last.source,
         words=[*words, *([] if node is None else ["--node", node])],
-        anew=format_run_command(newest, newest.pipeline),
+        anew=format_run_command(last, last.pipeline),
     )
-
-
-def find_home(store: Store, newest: Run) -> Run:
-    """The run of whose folder a push by name is: the last that pushed; while none has, the newest from a file."""
-    pushed = [find.run(store, push.run) for push in last_pushes(store, newest.pipeline)]
-    there = [run for run in pushed if run.folder and Path(run.folder).is_dir()]
-    return max(there, key=lambda run: run.number, default=newest)
 
 
 def format_decision(decision: Decision) -> str:

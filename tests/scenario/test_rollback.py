@@ -63,3 +63,16 @@ def test_a_pusher_rolls_back_to_what_it_has_pushed_itself(bench, capsys, tried):
     assert bench("push", "flow/Learn/model/3", "--because", "6 is wrong", "--node", "Production") == 2
     assert bench("push", "flow", "--because", "6 is wrong", "--node", "Production") == 0
     assert (served("production"), served("staging")) == ("5", str(tried))
+
+
+@pytest.mark.parametrize("part", [["--to", "Judge"], []], ids=["not pushed", "refused"])
+def test_a_trial_with_other_arguments_moves_no_push(bench, part):
+    """Its Pusher has pushed nothing there; the push goes to where the model serves, not to where it was tried."""
+    learn(bench, 5, 6)
+    tried = ["--param", "score=1", "--param", "production=trial"]
+    assert bench("run", "flow.py", *tried, *part) == 0
+
+    assert bench("push", "flow/Learn/model/1", "--because", "6 is wrong", "--node", "Production") == 0
+
+    assert served("production") == "5"
+    assert not Path("trial").exists()

@@ -84,7 +84,7 @@ class Truth:
     versions: dict[str, list[str]] = field(default_factory=lambda: {folder: [] for folder in FOLDERS})  #: of a folder
     holds: dict[str, int] = field(default_factory=dict)  #: the model of a version
     damaged: set[str] = field(default_factory=set)
-    to: str = "blue"  #: the folder of the newest run
+    to: str | None = None  #: the folder of the last push
 
     def is_blessed(self, model: int) -> bool:
         return self.ruled.get(model, self.judged[model])
@@ -94,7 +94,7 @@ class Truth:
         blessed = (model for model in reversed(self.models) if self.named.get(model) and self.ruled[model])
         return next((model for model in (*pushed, *blessed) if model != candidate), None)
 
-    def run(self, model: int, loads: bool, to: str) -> bool:
+    def run(self, model: int, loads: bool) -> bool:
         """Whether a run pushes or leaves in place what may be served."""
         rival = self.champion(model)
         self.judged[model] = rival is None or model >= rival
@@ -102,7 +102,6 @@ class Truth:
             self.models.append(model)
         self.served[model] = loads
         self.overruled.discard(model)
-        self.to = to
         return self.is_blessed(model) and loads
 
     def may_push(self, model: int) -> bool:
@@ -139,7 +138,7 @@ class Life:
         score, loads, to = self.chance.randrange(4), self.chance.random() < 0.75, self.chance.choice(FOLDERS)
         assert self.start(score, loads, to) == 0
         self.last = score, loads, to
-        if self.truth.run(score, loads, to):
+        if self.truth.run(score, loads):
             self.expect(score, to)
 
     def part(self) -> None:
@@ -156,6 +155,7 @@ class Life:
     def expect(self, model: int, to: str) -> None:
         """The newest version is of the model: the one that was, if it is whole, or a new one."""
         truth, present = self.truth, sorted(self.present(to), key=int)
+        truth.to = to
         newest = f"{to}/{present[-1]}"
         before = truth.versions[to][-1] if truth.versions[to] else None
         serves = before is not None and truth.holds.get(before) == model and before not in truth.damaged
@@ -183,7 +183,7 @@ class Life:
         assert (code == 0) is (chosen is not None and self.truth.may_push(chosen))
         if code == 0:
             assert chosen is not None
-            self.expect(chosen, self.truth.to)
+            self.expect(chosen, self.truth.to or self.last[2])
 
     def push_raw(self) -> None:
         assert (
