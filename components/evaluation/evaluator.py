@@ -396,7 +396,7 @@ def _judge_measurement(
             slices.append({"slice": plain_slice(values), "small": small, **each.plain()})
             if not small:
                 found = judge(mine, each.metrics, each.baseline_metrics)
-                findings += _of_slice(found, values, each.metrics, beside, measurement.unscored[model])
+                findings += _of_slice(found, values, each.metrics, beside, group.unscored[model][place])
     judged = any(finding.judges for finding in findings)
     unmet = [finding for finding in findings if finding.passed is False]
     refusals = [_explain(finding, baseline) for finding in unmet] if judged else None

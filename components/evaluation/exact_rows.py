@@ -231,9 +231,18 @@ def _measure_slices(
         groups=[dict(zip(slicing, values, strict=True)) for values in slice_values(exact, slicing, of_rows, largest)],
         sizes=sizes[largest].tolist(),
         figures={m: _compute_figures(exact, m, spec, groups, sizes[largest], order) for m, order in orders.items()},
+        unscored={m: count_unscored(exact, m, groups, len(largest)) for m in orders},
         occurring=len(sizes),
         next_size=int(sizes[others[:1]].sum()),
     )
+
+
+def count_unscored(exact: ExactRows, model: str, groups: Whole, count: int) -> Whole:
+    """The rows of each group without a finite score; those of no weight leave no metric undefined."""
+    lacking = ~np.isfinite(exact.scores[model]) & (groups >= 0)
+    if exact.weights is not None:
+        lacking &= exact.weights > 0
+    return np.bincount(groups[lacking], minlength=count)
 
 
 def number_slices(exact: ExactRows, slicing: Slicing) -> Whole:

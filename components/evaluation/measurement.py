@@ -60,6 +60,7 @@ class SliceFigures:
     groups: Sequence[Mapping[str, object]]  #: the values of the columns; largest slice first
     sizes: Sequence[int]
     figures: Mapping[str, Sums]  #: by model and metric, shape `(groups, 1 + replicates)`
+    unscored: Mapping[str, Whole]  #: by model: rows of each group without a finite score, which have a weight
     occurring: int  #: the number of slices in the data
     next_size: int = 0  #: the rows of the largest slice that is not among them
 

@@ -22,6 +22,7 @@ from spanwise.components.evaluation.exact_rows import (
     LEVELS,
     ExactRows,
     accumulate_states,
+    count_unscored,
     draw_counts,
     finish_custom,
     group_rows,
@@ -94,6 +95,7 @@ def measure_parts(parts: Sequence[ScoredPart], spec: EvaluationSpec, scratch: Pa
                 groups=[dict(zip(table.by, values, strict=True)) for values in table.groups],
                 sizes=table.sizes.tolist(),
                 figures={model: found.figures[number] for model, found in measured.items()},
+                unscored={model: found.unscored[number] for model, found in measured.items()},
                 occurring=table.occurring,
                 next_size=table.next_size,
             )
@@ -183,6 +185,7 @@ def _choose_largest(
 @dataclass(frozen=True, kw_only=True)
 class _ModelFigures:
     figures: Sequence[Sums]  #: by slicing
+    unscored: Sequence[Whole]  #: the same
     levels: ScoreLevels | None
     confusion: Floats | Whole | None
 
@@ -197,6 +200,7 @@ def _measure_model(
     """The figures of a model: of classes part by part, of other labels in the order of the scores."""
     count = sum(part.rows for part in parts)
     sums = [_SliceSums(table, spec, count) for table in tables]
+    unscored = [np.zeros(len(table.sizes), np.int64) for table in tables]
     runs = None if spec.classes else SortedRuns(folder, [part.sample[model] for part in parts], len(tables), RUN_ROWS)
     confusion: Floats | Whole = np.zeros((len(spec.classes), len(spec.classes)), np.int64)
     for number, part in enumerate(parts):
@@ -204,6 +208,10 @@ def _measure_model(
             continue
         exact = part.read(spec)
         groups = [table.place_rows(number, exact) for table in tables]
+        unscored = [
+            counted + count_unscored(exact, model, slices, len(counted))
+            for counted, slices in zip(unscored, groups, strict=True)
+        ]
         if runs is not None:
             runs.append(exact, model, groups)
             continue
@@ -213,6 +221,7 @@ def _measure_model(
     return _ModelFigures(
         levels=None if runs is None else _read_runs(runs, sums, spec, count),
         figures=[each.finish() for each in sums],
+        unscored=unscored,
         confusion=confusion if spec.classes else None,
     )
 

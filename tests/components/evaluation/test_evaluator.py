@@ -680,6 +680,31 @@ def test_scores_that_are_no_numbers_refuse_the_model_in_slices_too(tmp_path):
     assert report(execution)["rows_without_score"] == {"p/model/artifact/1": 1}
 
 
+@pytest.mark.parametrize("memory_rows", [1000, 0])
+def test_a_missing_score_matters_to_the_slice_that_it_is_in(tmp_path, memory_rows):
+    """In other slices a metric is undefined for the labels as before, and refuses nothing."""
+    rows = {
+        1: {
+            "x": [0.9, 0.1] * 3 + [0.1, 0.2] + [0.3, math.nan],
+            "y": [1, 0] * 3 + [0, 0] + [1, 0],
+            "origin": ["JFK"] * 6 + ["EWR"] * 2 + ["LGA"] * 2,
+        }
+    }
+
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        predict_fn=raw,
+        memory_rows=memory_rows,
+        slices=("origin",),
+        small_slice_rows=0,
+        slice_thresholds={"auc": Threshold(at_least=0.5)},
+    )
+
+    found = {t["slice"]["origin"]: t["passed"] for t in report(execution)["thresholds"]}
+    assert found == {"JFK": True, "EWR": None, "LGA": False}
+
+
 def test_every_figure_has_an_interval_and_so_has_the_difference(tmp_path):
     """The interval holds the figure; that of the difference is of the same rows; without replicates there is none."""
     with_them = report(evaluated(tmp_path / "a", rival="w", rows=MANY, slices=("origin",)))

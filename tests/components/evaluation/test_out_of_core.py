@@ -82,6 +82,7 @@ def test_files_give_what_memory_gives(tmp_path_factory, parts):
     assert (files.rows, files.unlabelled, files.unscored) == (memory.rows, memory.unlabelled, memory.unscored)
     for one, other in zip(memory.slices, files.slices, strict=True):
         assert (one.sizes, repr(one.groups), one.occurring) == (other.sizes, repr(other.groups), other.occurring)
+        np.testing.assert_equal(one.unscored, other.unscored)
     everything = [(memory.overall, files.overall)]
     everything += [(a.figures, b.figures) for a, b in zip(memory.slices, files.slices, strict=True)]
     for one, other in everything:
