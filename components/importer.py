@@ -22,6 +22,7 @@ from spanwise.orchestrator.storage import (
     is_readable_url,
     is_web_url,
     leave_out_markers,
+    local_path,
     machine_copies,
     open_bucket,
     parse_url,
@@ -56,7 +57,7 @@ class Importer(Component):
 
     def check(self) -> None:
         uri = str(self.parameters["uri"])
-        refuse_url(f"{self.name}.uri", uri.removeprefix("file://"), object_storage=True, web=True)
+        refuse_url(f"{self.name}.uri", local_path(uri), object_storage=True, web=True)
         given = self.parameters["properties"]
         draft = self.outputs["artifact"].kind("")
         _describe(self.name, draft, given if isinstance(given, Mapping) else {})
@@ -162,7 +163,7 @@ def _importer_of(kind: type[Artifact]) -> type[Importer]:
 
 
 def _source(uri: object) -> Path:
-    return Path(str(uri).removeprefix("file://")).expanduser()
+    return Path(local_path(str(uri))).expanduser()
 
 
 def _describe(node: str, artifact: Artifact, properties: Mapping[str, object]) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         is_object_url,
         is_readable_url,
         is_web_url,
+        local_path,
         parse_url,
         refuse_url,
     )
@@ -43,6 +44,7 @@ __all__ = [
     "is_web_url",
     "leave_out_markers",
     "list_objects",
+    "local_path",
     "machine_copies",
     "open_bucket",
     "parse_url",
@@ -65,6 +67,7 @@ _MODULES = {
         "is_object_url",
         "is_readable_url",
         "is_web_url",
+        "local_path",
         "parse_url",
         "refuse_url",
     ),

@@ -92,6 +92,20 @@ def parse_url(text: str) -> ObjectUrl:
     return ObjectUrl(scheme, bucket, unquote(key.partition("#")[0]).strip("/"), query.partition("#")[0])
 
 
+def local_path(text: str) -> str:
+    """The path on this machine that a `file://` URL names; any other text as it is.
+
+    Raises:
+        ParameterError: it names another host.
+    """
+    if not text.startswith("file://"):
+        return text
+    host, _, path = text.removeprefix("file://").partition("/")
+    if host not in ("", "localhost"):
+        raise ParameterError(f"{text!r} is on the host {host!r}, which is not reached by files. Give /{unquote(path)}.")
+    return unquote(f"/{path}")
+
+
 def refuse_url(who: str, place: object, *, object_storage: bool = False, web: bool = False, fix: str = "") -> None:
     """Refuses a place that is a URL where a path is needed, instead of making a folder called `s3:`.
 

@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import unquote
 
 from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import NotRecorded, UsageError
 from spanwise.orchestrator.run import Execution, Run, State, Trigger
+from spanwise.orchestrator.storage.url import local_path
 from spanwise.orchestrator.store import Address, Store
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect.records import artifact_calendar
@@ -161,7 +161,7 @@ def artifact(store: Store, reference: str, root: Path) -> Artifact:
     except NotRecorded:
         if store.archive is not None and reference.startswith(f"{store.archive.url}/"):
             return _artifact_at(store, root.resolve() / reference.removeprefix(f"{store.archive.url}/"), root.resolve())
-        place = Path(unquote(reference.removeprefix("file://"))).resolve()
+        place = Path(local_path(reference)).resolve()
         if reference.startswith(("/", ".", "file:")) or place.is_relative_to(root.resolve()):
             return _artifact_at(store, place, root.resolve())
         raise NotRecorded(f"There is no artifact {reference!r}.{_nearest(store, reference)}") from None

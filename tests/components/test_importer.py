@@ -48,6 +48,15 @@ def test_a_single_file_is_imported_under_its_name(bench, source):
     assert [p.name for p in artifact.path.iterdir()] == ["weights"]
 
 
+def test_a_file_url_is_imported(bench, source):
+    """With what is quoted in it: `%20` is a space."""
+    folder = source.rename(source.with_name("my model"))
+
+    artifact = only(imported(bench, folder.as_uri()), "artifact")
+
+    assert (artifact.path / "variables" / "weights").exists()
+
+
 def test_the_same_content_is_the_same_artifact(bench, source):
     """A second import of what has not changed is served from the cache, though it was written anew."""
     first = imported(bench, source)
@@ -146,6 +155,7 @@ def test_a_file_of_a_web_server_is_imported(bench, copies):
         ("ftp://host/x", "Give a path, or a URL of object storage: s3://…, gs://…, az://…, https://…"),
         ("https://host/x?sig=secret", "'https://host/x\\?…', a URL with a query, which may be a secret"),
         ("https://me:secret@host/x", "holds a password"),
+        ("file://host/x%20y", r"'file://host/x%20y' is on the host 'host', .* Give /x y\."),
     ],
 )
 def test_a_url_that_cannot_be_imported_is_refused_when_the_pipeline_is_made(uri, said):

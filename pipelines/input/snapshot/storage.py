@@ -18,17 +18,18 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spanwise.orchestrator import durable
-from spanwise.orchestrator.errors import Conflict, DatasetError
+from spanwise.orchestrator.errors import Conflict, DatasetError, ParameterError
 from spanwise.orchestrator.storage import (
-    SCHEMES,
     ObjectInfo,
     ObjectUrl,
     StorageBucket,
     as_os_errors,
     is_readable_url,
     is_web_url,
+    local_path,
     open_bucket,
     parse_url,
+    refuse_url,
 )
 
 if TYPE_CHECKING:
@@ -304,9 +305,13 @@ class BucketFiles(Files):
 
 
 def from_anywhere(path: str | os.PathLike[str]) -> str:
-    """The path by which a process with another working directory reaches it."""
-    text = os.fspath(path)
-    return text if "://" in text else os.path.abspath(text)  # noqa: PTH100  with pathlib a URL would lose a slash
+    """The path by which a process with another working directory reaches it.
+
+    Raises:
+        DatasetError: it is a URL of something else.
+    """
+    place = _place(path)
+    return place if is_readable_url(place) else os.path.abspath(place)  # noqa: PTH100  of a text, as of a URL
 
 
 def files_at(path: str | os.PathLike[str]) -> Files:
@@ -315,12 +320,16 @@ def files_at(path: str | os.PathLike[str]) -> Files:
     Raises:
         DatasetError: it is a URL of something else.
     """
-    text = os.fspath(path)
-    if "://" not in text or text.startswith("file://"):
-        return LocalFiles(Path(text.removeprefix("file://")))
-    if is_readable_url(text) and not is_web_url(text):
-        return BucketFiles(parse_url(text))
-    raise DatasetError(
-        f"snapshot(path={text!r}): snapshots are kept in a folder or in object storage: "
-        f"{', '.join(f'{name}://…' for name in SCHEMES)}."
-    )
+    place = _place(path)
+    return BucketFiles(parse_url(place)) if is_readable_url(place) else LocalFiles(Path(place))
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    """The path or the URL of snapshots."""
+    try:
+        place = local_path(os.fspath(path))
+        if is_web_url(place) or not is_readable_url(place):
+            refuse_url("the place of snapshots", place, object_storage=True)
+    except ParameterError as error:
+        raise DatasetError(str(error)) from error
+    return place

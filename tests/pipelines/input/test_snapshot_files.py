@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -224,8 +225,27 @@ def fail(_handle):
 @pytest.mark.parametrize("url", ["nosuch://x", "https://host/x"])
 def test_a_url_of_an_unknown_kind_is_refused(url):
     """In words of the one who typed it, when it is typed."""
-    with pytest.raises(DatasetError, match=rf"snapshot\(path='{url}'\): .* s3://…, gs://…, az://…"):
+    with pytest.raises(DatasetError, match=rf"^the place of snapshots is '{url}', a URL, .* s3://…, gs://…, az://…"):
         inputs.range(10).snapshot(url)
+
+
+@pytest.mark.parametrize("use", [lambda place: inputs.range(10).snapshot(place), inputs.load, files_at])
+@pytest.mark.parametrize("place", [Path("s3://lake/snapshots"), "file://host/snapshots", Path("file:///snapshots")])
+def test_a_url_is_never_taken_for_a_folder(use, place, tmp_path, monkeypatch):
+    """A `Path` leaves one slash of two, and folders called `s3:` and `localhost` were made below the current one."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(DatasetError, match=r"a URL, but|is on the host 'host'"):
+        use(place)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("host", ["", "localhost"])
+def test_a_file_url_is_read_as_one(tmp_path, host):
+    """With what is quoted in it."""
+    files_at(f"file://{host}{tmp_path}/my%20snapshots").make_folder("f")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["my snapshots"]
 
 
 def test_a_store_that_cannot_be_reached_is_passed_through(s3_url, monkeypatch):
