@@ -17,16 +17,19 @@ from spanwise.pipelines.input.commits import PassCommits
 from spanwise.pipelines.input.lookahead import Lookahead
 from spanwise.pipelines.input.service.client.feed import WorkerFeed
 from spanwise.pipelines.input.service.client.lease_reader import LeaseReader
+from spanwise.pipelines.input.service.sharding import splits
 from spanwise.pipelines.input.service.wire.connection import Disconnected
 from tests.pipelines.input.service.servers import Service, listed
 from tests.servers import eventually
 
 COUNT = 120
+SPLITS = 40  # of three elements each: to fetch a split costs the most here
 
 
 @pytest.fixture(scope="module")
 def service():
-    with Service(2) as running:
+    with pytest.MonkeyPatch.context() as patch, Service(2) as running:
+        patch.setattr(splits, "_SPLITS", SPLITS)
         yield running
 
 
@@ -333,19 +336,19 @@ def test_an_element_that_kills_workers_is_an_error_after_a_few_of_them(service, 
     monkeypatch.setattr(WorkerFeed, "fetch", die)
     found = []
     with inputs.range(1000).distribute(service.target, "exactly_once").iterator() as elements:
-        with pytest.raises(ServiceError, match=r"3 workers.*split 9: elements 36 to 39 of Range.*Socket closed"):
+        with pytest.raises(ServiceError, match=r"3 workers.*split 9: elements 225 to 249 of Range.*Socket closed"):
             found += elements
         with pytest.raises(ServiceError):
             next(elements)
 
-    assert found == list(range(36))
+    assert found == list(range(225))
     assert len(fetched) == 3
 
 
 def test_an_error_of_a_function_names_its_place_in_the_dataset(service):
     """Not only in the split, which nobody has chosen."""
     dataset = inputs.range(1000).map(lambda n: 1 // (n - 42)).distribute(service.target, "exactly_once")
-    with pytest.raises(FunctionFailed, match=r"element 2.*split 10: elements 40 to 43 of Range"):
+    with pytest.raises(FunctionFailed, match=r"element 17.*split 1: elements 25 to 49 of Range"):
         list(dataset)
 
 
