@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,12 +21,14 @@ from pathlib import Path
 
 from spanwise.orchestrator.artifact import Artifact, PushedModel
 from spanwise.orchestrator.claim_record import facts_of, record_of
-from spanwise.orchestrator.errors import NotRecorded
+from spanwise.orchestrator.errors import NotRecorded, StorageError
 from spanwise.orchestrator.node_history import find_newest_successes, list_outputs
 from spanwise.orchestrator.run import Execution
 from spanwise.orchestrator.storage import ObjectUrl, is_object_url, open_bucket, parse_url
 from spanwise.orchestrator.store import Address, Claim, Store
 from spanwise.orchestrator.verdict import find_origins
+
+log = logging.getLogger("spanwise.serving")
 
 _LOOK_BACK = 20  # pushes
 _OUTPUTS = 100  # of a Pusher
@@ -126,12 +129,27 @@ def pushing_runs(store: Store, pusher: Address) -> Iterator[int]:
 
 
 def find_served(store: Store, pipeline: str) -> list[tuple[Artifact, Push]]:
-    """The models that serve, by the last pushes of a pipeline, the last pushed first; as far as they are recorded."""
+    """The models of a pipeline that serve, by its last pushes, the last pushed first; as far as they are recorded.
+
+    Where another version serves in the place of a push, that one's push counts, if this pipeline has made it.
+    """
     found = []
-    for push in last_pushes(store, pipeline):
-        with contextlib.suppress(NotRecorded):  # another program has named it
-            found.append((store.artifact(push.model), push))
+    for last in last_pushes(store, pipeline):
+        push = _find_push_that_serves(store, last)
+        if push is not None and push.run.rpartition("/")[0] == pipeline:
+            with contextlib.suppress(NotRecorded):  # another program has named it
+                found.append((store.artifact(push.model), push))
     return found
+
+
+def _find_push_that_serves(store: Store, last: Push) -> Push | None:
+    """The push that made the version which serves where a model was pushed last; None if no recorded run did."""
+    try:
+        instead = version_instead(store, last)
+    except StorageError as error:
+        log.warning("destination-unseen", extra={"destination": last.place, "reason": str(error)})
+        return last
+    return last if instead is None else instead.push
 
 
 def find_serving(store: Store, pipeline: str) -> dict[str, list[Push]]:

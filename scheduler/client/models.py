@@ -94,7 +94,7 @@ def list_models(session: Session, pipeline: str, limit: int) -> list[ModelRecord
 
 
 def find_serving(session: Session, pipeline: str) -> ModelRecord | None:
-    """The model that was pushed last; None when none was."""
+    """The model that serves, of several the one that was pushed last; None when none does."""
     last = next(iter(serving.find_served(session.store, pipeline)), None)
     return None if last is None else find_model(session, last[0].name)
 

@@ -203,7 +203,7 @@ class PipelineRecord:
         return taint.trace_taint(store, self.name, wrong, node=node, version=version, source=source, calendar=calendar)
 
     def serving(self) -> ModelRecord | None:
-        """The model that was pushed last; None when none was."""
+        """The model that serves, of several the one that was pushed last; None when none does."""
         from spanwise.scheduler.client.models import find_serving
 
         return find_serving(self.session, self.name)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -129,6 +130,28 @@ def test_a_model_that_served_once_has_its_pushes(past, client):
 
     assert [found[model.name] for model in models] == [["flights/4", "flights/1"], ["flights/2"], ["flights/3"]]
     assert [client.model(model.name).serves for model in models] == [True, False, False]
+
+
+def test_what_serves_is_the_version_that_lies_there(past, client):
+    """As `tainted` says: where a version was taken away, the one before; where another pipeline has pushed, none."""
+    models = []
+    for number in range(2):
+        past.begin(FIRST + number)
+        models.append(past.train([past.ingest(FIRST + number)]))
+        serve(past, past.push(models[-1], number))
+
+    def serving():
+        found = client.pipeline().serving()
+        return found and found.name, [client.model(model.name).serves for model in models]
+
+    assert serving() == (models[1].name, [False, True])
+    shutil.rmtree(past.serving / "1")
+    assert serving() == (models[0].name, [True, False])
+    other = past.serving / "9"
+    other.mkdir()
+    (other / ".spanwise.json").write_text('{"model": "other/Trainer/model/1"}')
+    assert serving() == (None, [False, False])
+    assert not client.unbless(models[0].name, because="wrong for refunds").serves
 
 
 def test_spans_have_a_state_each_gaps_included(past, client):

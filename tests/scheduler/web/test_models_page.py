@@ -200,7 +200,7 @@ def test_what_serves_is_shown_however_many_runs_have_trained_nothing_since(past,
     (other,) = past.do("Trainer2", {"examples": [corrected]}, model=[past.draft(Model, spans=[FIRST])])["model"]
 
     overview = text_of(page("/"))
-    assert "nothing pushed" not in overview
+    assert "nothing serves" not in overview
     assert "auc 0.8" in overview
     assert site.client.pipeline().serving().name == model.name
     assert [site.client.model(each.name).serves for each in (model, other)] == [True, False]
