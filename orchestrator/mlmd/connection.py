@@ -172,7 +172,7 @@ class StoreConnection:
         folded = f", or two names differ in capitals alone, which it takes for one: {OWN_COLLATION}" if capitals else ""
         return StoreError(
             f"The metadata {self} refused {what} {MOST_RACES} times as taken, but it does not exist. "
-            f"Another program may have recorded that name; check the metadata: spanwise doctor{folded}"
+            f"Another program may have recorded that name{folded}. Check the metadata: spanwise doctor"
         )
 
     def close(self) -> None:

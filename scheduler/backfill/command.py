@@ -41,7 +41,7 @@ from spanwise.scheduler.backfill.record import (
     record_backfill,
     set_stage,
 )
-from spanwise.scheduler.formatting import format_count, format_few, format_json, format_time
+from spanwise.scheduler.formatting import add_options, format_count, format_few, format_json, format_time
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import list_pauses
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys
@@ -408,7 +408,8 @@ def execute(
     if json:
         sys.stdout.write(format_json(formatting.result_document(result, passed)) + "\n")
     else:
-        sys.stdout.write(formatting.format_result(result, passed, request.elsewhere) + "\n")
+        text = formatting.format_result(result, passed, request.elsewhere)
+        sys.stdout.write(add_options(text, request.elsewhere) + "\n")
     return _exit_code(result)
 
 

@@ -15,6 +15,7 @@ from spanwise.scheduler.cli.app import (
     Param,
     Root,
     app,
+    echo,
     location_options,
     print_document,
     read_settings,
@@ -113,8 +114,7 @@ def backfill(
     if json and (dry_run or not plan.targets):
         print_document(formatting.plan_document(plan))
     elif not json:
-        sys.stdout.write(formatting.format_plan(plan) + "\n")
-        sys.stdout.flush()
+        echo(formatting.format_plan(plan), root, config)
     if dry_run:
         return
     closed = command.close_outside(settings, plan, loaded)

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from spanwise.scheduler.cli.app import Config, Json, Root, app, now, print_document, read_settings
+from spanwise.scheduler.cli.app import Config, Json, Root, app, echo, now, print_document, read_settings
 
 Artifact: TypeAlias = Annotated[
     str, typer.Argument(metavar="ARTIFACT", help="Its name, as `spanwise artifacts` lists it, its id, or its folder.")
@@ -89,7 +89,7 @@ def gc(
             if json:
                 documents.append(formatting.collection_document(plan, result))
             else:
-                typer.echo(formatting.format_collection(plan, result, whole=whole))
+                echo(formatting.format_collection(plan, result, whole=whole), root, config)
     if json:
         print_document(documents)
     elif not pipelines:
@@ -121,7 +121,8 @@ def pin(
     if json:
         print_document({"artifact": found.name, "pinned": True, "why": because})
     else:
-        typer.echo(f"Pinned {found.name}, {format_size(found.size_bytes)}. To unpin it: spanwise unpin {found.name}")
+        size = format_size(found.size_bytes)
+        echo(f"Pinned {found.name}, {size}. To unpin it: spanwise unpin {found.name}", root, config)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from spanwise.scheduler.cli.app import (
     Json,
     Root,
     app,
+    echo,
     location_options,
     now,
     open_client,
@@ -234,7 +235,7 @@ def status(pipelines: Pipelines = None, root: Root = None, config: Config = None
         )
         return
     parts = [format_status(one, ahead, now()) for one, ahead in found] or ["Nothing is scheduled here."]
-    typer.echo("\n\n".join([*parts, format_schedulers(schedulers, now())]))
+    echo("\n\n".join([*parts, format_schedulers(schedulers, now())]), root, config)
 
 
 @schedule.command()
@@ -272,7 +273,7 @@ def pause(
             if new_pause.until
             else f"until:  spanwise schedule resume {pipeline}"
         )
-        typer.echo(f"The schedule of {pipeline} is paused {end_text}")
+        echo(f"The schedule of {pipeline} is paused {end_text}", root, config)
 
 
 @schedule.command()
@@ -316,7 +317,7 @@ def check(pipelines: Pipelines = None, root: Root = None, config: Config = None,
     if json:
         print_document([status_document(one) for one in found])
     else:
-        typer.echo("\n".join(format_check(one) for one in found) or "Nothing is scheduled here.")
+        echo("\n".join(format_check(one) for one in found) or "Nothing is scheduled here.", root, config)
     raise typer.Exit(0 if all(one.healthy for one in found) else 1)
 
 

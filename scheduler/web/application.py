@@ -222,7 +222,7 @@ class _Handler:
             log.exception("page-failed", extra={"path": path})
             message = (
                 "This is a bug in spanwise; the log of the server has the details. The command line shows the same: "
-                "spanwise runs, spanwise show"
+                "spanwise runs"
             )
             return Page("error.html", "This page could not be made", {"message": message}, status=500)
 

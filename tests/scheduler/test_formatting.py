@@ -102,6 +102,8 @@ def test_a_table_shows_text_as_it_is() -> None:
         ("spanwise run -- -p.py", "spanwise run --root 'my root' -- -p.py"),
         ("spanwise pin x --because 'no -- yes'", "spanwise pin x --because 'no -- yes' --root 'my root'"),
         ("spanwise says -- it's so", "spanwise says -- it's so --root 'my root'"),
+        ("To unpin it: spanwise unpin x", "To unpin it: spanwise unpin x --root 'my root'"),
+        ("5: failed  (spanwise show p/1)", "5: failed  (spanwise show p/1 --root 'my root')"),
         ("the spanwise command", "the spanwise command"),
     ],
 )

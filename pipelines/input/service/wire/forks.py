@@ -35,8 +35,8 @@ def refuse_orphan() -> None:
         raise ServiceError(
             "this process was forked from one that was using the data service or an elastic job, so its gRPC threads "
             "are missing here, and any request would wait for ever. Close its readers (with `close()`, or the end of "
-            "their `with`) and drop them before you start this, or start it in a process of its own: spanwise run, or "
-            "multiprocessing_context='spawn' of a PyTorch loader."
+            "their `with`) and drop them before you start this, or start it in a process of its own, with "
+            "`spanwise run` or multiprocessing_context='spawn' of a PyTorch loader."
         )
 
 
