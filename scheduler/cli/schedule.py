@@ -243,7 +243,8 @@ def pause(
     pipeline: Pipeline,
     because: Because,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When the pause ends. [default: when it is resumed]")
+        str | None,
+        typer.Option(metavar="TIME", help="When the pause ends, in the schedule's zone. [default: when it is resumed]"),
     ] = None,
     root: Root = None,
     config: Config = None,
@@ -257,19 +258,21 @@ def pause(
     """
     from spanwise.orchestrator.errors import UsageError
     from spanwise.scheduler.formatting import format_time
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, find_schedule
     from spanwise.scheduler.ledger.status_formatting import pause_document
     from spanwise.scheduler.run.launch import parse_time
 
-    end = None if until is None else parse_time(until)
-    if end is not None and end <= now():
-        raise UsageError(f"--until {until} is in the past; give a later time.")
     with open_client(root, config) as client:
+        zone = find_schedule(client.session.store, expand_keys(client.session.store, [pipeline])[0]).timetable.clock
+        end = None if until is None else parse_time(until, zone)
+        if end is not None and end <= now():
+            raise UsageError(f"--until {until} is in the past; give a later time.")
         new_pause = client.pause(pipeline, because=because, until=end)
     if json:
         print_document(pause_document(pipeline, new_pause))
     else:
         end_text = (
-            f"until {format_time(new_pause.until)}"
+            f"until {format_time(new_pause.until, zone)}"
             if new_pause.until
             else f"until:  spanwise schedule resume {pipeline}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.record import to_plain
@@ -149,9 +149,7 @@ def format_status(status: ScheduleStatus, forecast: Forecast, now: datetime) -> 
         else f"{status.running.name}, for {format_duration(elapsed_s(status.running, now))}",
     }
     if status.paused is not None:
-        end = status.paused.until
-        until = "until it is resumed" if end is None else f"until {format_time(end, zone)}"
-        facts["paused"] = f"by {status.paused.who}, {until}: {status.paused.why}"
+        facts["paused"] = describe_pause(status.paused, zone)
     if status.missed:
         facts["missed"] = (
             f"{count_missed(status.missed, summed=status.summed)}: spanwise schedule missed {schedule.key}"
@@ -302,6 +300,12 @@ def scheduler_document(scheduler: SchedulerRecord) -> Document:
         "began": iso_time(scheduler.began),
         "beaten": iso_time(scheduler.beaten),
     }
+
+
+def describe_pause(pause: SchedulePause, zone: tzinfo) -> str:
+    """Who has paused a schedule, until when, and why."""
+    until = "until it is resumed" if pause.until is None else f"until {format_time(pause.until, zone)}"
+    return f"by {pause.who}, {until}: {pause.why}"
 
 
 def pause_document(pipeline: str, pause: SchedulePause) -> Document:

@@ -16,7 +16,7 @@ from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.daemon import loop as scheduling
 from spanwise.scheduler.daemon.due_tick import end_missed
 from spanwise.scheduler.ledger.missed import list_missed
-from spanwise.scheduler.ledger.pauses import pause_schedule
+from spanwise.scheduler.ledger.pauses import newest_pause, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
 from spanwise.scheduler.ledger.ticks import claim_ended_ticks, claim_tick
 from spanwise.scheduler.schedule.division import HALVES
@@ -337,6 +337,17 @@ def test_a_pause_is_heeded_until_it_is_resumed(store, spanwise):
 
     assert spanwise("schedule", "resume", "flow")[0] == 0
     assert spanwise("schedule", "resume", "flow")[0] == 1
+
+
+def test_a_pause_ends_at_the_time_of_its_schedule(store, spanwise):
+    """In whichever zone it is typed: a page shows the times of a schedule in the zone of that."""
+    zoned = replace(HOURLY, zone="America/New_York")
+    put_schedule(store, ScheduleRecord(timetable=zoned, since=datetime.now(UTC), source="flow.py", calendar="day"))
+
+    code, out, _ = spanwise("schedule", "pause", "flow", "--because", "x", "--until", "2999-01-01T06:00")
+
+    assert (code, newest_pause(store, "flow").until) == (0, datetime(2999, 1, 1, 11, tzinfo=UTC))
+    assert "is paused until 2999-01-01 06:00:00 EST" in out
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,9 @@ _ALL = (
         fields=(
             _SCHEDULE,
             _BECAUSE,
-            FormField(name="until", label="Until", required=False, hint="such as 2026-03-02T06:00"),
+            FormField(
+                name="until", label="Until", required=False, hint="such as 2026-03-02T06:00, in the schedule's zone"
+            ),
         ),
         command=lambda form: [
             "schedule", "pause", f"--because={form['because'].strip()}", *_given(form, "until", "--until"), "--",

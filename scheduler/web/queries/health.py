@@ -26,6 +26,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     recovery_commands,
 )
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, list_keys, list_schedules
+from spanwise.scheduler.ledger.status_formatting import describe_pause
 from spanwise.scheduler.schedule.schedule_key import DATA, part_of, pipeline_of
 
 LATEST = 14
@@ -105,7 +106,7 @@ def _judge_schedules(store: Store, schedules: Sequence[ScheduleStatus]) -> Pipel
         key = pipeline_of(schedules[0].schedule.key)
         return PipelineHealth(
             word="paused",
-            why="; ".join([f"by {pause.who}: {pause.why}", *problems]),
+            why="; ".join([describe_pause(pause, schedules[0].schedule.timetable.clock), *problems]),
             urgent=bool(problems),
             remedy=Remedy(
                 command=shlex.join(["spanwise", "schedule", "resume", key]),

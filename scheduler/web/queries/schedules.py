@@ -25,7 +25,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     read_forecast,
     recovery_commands,
 )
-from spanwise.scheduler.ledger.status_formatting import format_lost, format_tick_spans
+from spanwise.scheduler.ledger.status_formatting import describe_pause, format_lost, format_tick_spans
 from spanwise.scheduler.ledger.ticks import TickRecord, list_untaken
 from spanwise.scheduler.schedule.duration import Duration
 from spanwise.scheduler.schedule.forecast import format_forecast
@@ -50,6 +50,7 @@ class ScheduleView:
     key: str  #: as it is typed
     status: ScheduleStatus
     calendar: Calendar
+    pause: str  #: by whom, until when and why; empty where it is not paused
     problems: Sequence[str]
     overdue: Remedy | None  #: of ticks that nobody has taken
     coming: Sequence[Tick]
@@ -88,6 +89,7 @@ def _view(site: WebSite, status: ScheduleStatus) -> ScheduleView:
         key=format_key(site.store, schedule.key),
         status=status,
         calendar=calendar,
+        pause="" if status.paused is None else describe_pause(status.paused, table.clock),
         problems=list_problems(status),
         overdue=None if status.overdue is None else catch_up(status),
         coming=[] if schedule.replaced else list(itertools.islice(coming, COMING)),

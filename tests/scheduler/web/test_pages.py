@@ -458,7 +458,7 @@ def test_the_problems_of_all_parts_are_seen_on_the_overview(past, page, paused):
 
     (described,) = page("/api/pipelines").json()
 
-    reason = ["by ann@host: new disks"] if paused else []
+    reason = ["by ann@host, until it is resumed: new disks"] if paused else []
     assert described["why"] == "; ".join([*reason, "no model was ever pushed; 24 h 00 min are allowed"])
     assert described["health"] == ("paused" if paused else "late")
     assert '<tr id="row-flights" class="urgent">' in page("/").text
@@ -525,16 +525,17 @@ def test_models_are_shown_with_metrics_beside_the_baseline(past, page):
 
 
 def test_a_schedule_shows_ticks_and_simulates(past, page):
-    """One that was never made says how; one that was paused says by whom."""
+    """One that was never made says how; one that was paused says by whom, and until when."""
     a_week(past)
     assert "never scheduled" in text_of(page("/p/flights/schedule"))
     table = Timetable("flights", cron="0 3 * * *", zone="America/New_York", span=days_before(1))
     now = datetime.now(UTC)
     put_schedule(past.store, ScheduleRecord(timetable=table, since=now, source="flights.py", calendar="day"))
-    pause_schedule(past.store, "flights", who="ann@host", why="new disks", now=now)
+    until = datetime(2999, 1, 1, 11, tzinfo=UTC)
+    pause_schedule(past.store, "flights", who="ann@host", why="new disks", now=now, until=until)
     found = page("/p/flights/schedule?from=2026-03-01&to=2026-03-15&duration=2h")
 
-    assert "paused by ann@host: new disks" in text_of(found)
+    assert "paused by ann@host, until 2999-01-01 06:00:00 EST: new disks" in text_of(found)
     assert "America/New_York" in text_of(found)
     assert "14 busy 8 % of the time" in re.sub(r" (&nbsp;|\s)+", " ", text_of(found))
     assert "is not a time" in text_of(page("/p/flights/schedule?from=soon&to=later&duration=2h")).replace("&#39;", "'")
