@@ -254,6 +254,14 @@ def _limit(ask: Ask) -> int:
 
 
 _COUNT = ("limit", "at most so many")
+_REFUSALS: Mapping[str, str] = {
+    "400": "A place or a value of the query is not understood; the answer says what may stand there",
+    "401": "A token is needed",
+    "404": "Not recorded",
+    "503": "The metadata does not answer",
+}
+"""What every question may be answered with instead."""
+
 ENDPOINTS = (
     Endpoint("/api/pipelines", "All pipelines, with their health and their newest run", _pipelines),
     Endpoint(
@@ -355,5 +363,5 @@ def _describe(each: Endpoint) -> dict[str, object]:
         {"name": name, "in": "query", "description": what, "schema": {"type": "string"}} for name, what in each.query
     ]
     answers = {"200": {"description": each.summary, "content": {"application/json": {}}}}
-    refused = {code: {"description": text} for code, text in (("404", "Not recorded"), ("401", "A token is needed"))}
+    refused = {code: {"description": text} for code, text in _REFUSALS.items()}
     return {"summary": each.summary, "parameters": [*places, *asked], "responses": {**answers, **refused}}
