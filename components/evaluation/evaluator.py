@@ -396,7 +396,10 @@ def _judge_measurement(
             slices.append({"slice": plain_slice(values), "small": small, **each.plain()})
             if not small:
                 found = judge(mine, each.metrics, each.baseline_metrics)
-                findings += _of_slice(found, values, each.metrics, beside, group.unscored[model][place])
+                measured = [(each.metrics, group.unscored[model][place])]
+                if baseline is not None and each.baseline_metrics is not None:
+                    measured.append((each.baseline_metrics, group.unscored[baseline][place]))
+                findings += _of_slice(found, values, measured, beside)
     judged = any(finding.judges for finding in findings)
     unmet = [finding for finding in findings if finding.passed is False]
     refusals = [_explain(finding, baseline) for finding in unmet] if judged else None
@@ -438,13 +441,19 @@ def _explain(finding: Finding, baseline: str | None) -> str:
 def _of_slice(
     findings: Sequence[Finding],
     values: Mapping[str, object],
-    metrics: Mapping[str, float],
+    measured: Sequence[tuple[Mapping[str, float], int]],
     beside: Mapping[str, str],
-    unscored: int,
 ) -> Iterator[Finding]:
-    """The findings, marked with their slice; a metric that is undefined for its labels is not judged there."""
+    """The findings, marked with their slice; a metric that is undefined for its labels is not judged there.
+
+    `measured` has the metrics of the model, then of its baseline, each with the number of rows without a score.
+    """
     for finding in findings:
-        unjudged = not unscored and math.isnan(finding.value) and math.isnan(metrics[beside[finding.metric]])
+        compared = measured if finding.baseline is not None else measured[:1]
+        unjudged = any(
+            not unscored and math.isnan(metrics[finding.metric]) and math.isnan(metrics[beside[finding.metric]])
+            for metrics, unscored in compared
+        )
         yield replace(finding, slice=values, passed=None if unjudged else finding.passed)
 
 

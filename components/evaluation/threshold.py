@@ -50,7 +50,7 @@ class Finding:
     limit: float  #: its value
     value: float
     baseline: float | None  #: the baseline's value; None for absolute bounds
-    passed: bool | None  #: None: not applied, without a baseline or in a slice where the metric is undefined
+    passed: bool | None  #: None: not applied, without a baseline or in a slice whose labels leave the metric undefined
     slice: Mapping[str, object] | None = None  #: the values of its columns; None for all rows
 
     @property
@@ -79,7 +79,7 @@ class Finding:
     @property
     def judges(self) -> bool:
         """Whether the bound was applied, or would have been if there were a baseline."""
-        return self.passed is not None or not math.isnan(self.value)
+        return self.passed is not None or (self.baseline is None and not math.isnan(self.value))
 
     @property
     def _way_out(self) -> str:

@@ -595,6 +595,40 @@ def test_a_model_that_finds_no_positive_row_of_a_slice_has_no_precision_there_by
     assert only(execution, "blessing").properties["blessed"] == (passed is None)
 
 
+@pytest.mark.parametrize(
+    ("metric", "label", "found_before", "passed"),
+    [("precision", 0, 0.1, None), ("f1", 0, 0.1, None), ("precision", 1, 0.1, False), ("f1", 0, math.nan, False)],
+    ids=["precision", "f1", "with a positive row", "without a score"],
+)
+def test_a_baseline_that_rightly_finds_no_positive_row_of_a_slice_is_not_compared_with(
+    tmp_path, metric, label, found_before, passed
+):
+    """One false alarm would be below what is undefined, whatever is allowed; a baseline that overlooks rows is worse."""
+    rows = {
+        1: {
+            "x": [0.9, 0.1] * 3 + [0.1, 0.1, 0.6],
+            "z": [0.9, 0.1] * 3 + [0.1, 0.1, found_before],
+            "y": [1, 0] * 3 + [label, 0, 0],
+            "origin": ["JFK"] * 6 + ["EWR"] * 3,
+        }
+    }
+
+    execution = evaluated(
+        tmp_path,
+        rows=rows,
+        rival="z",
+        predict_fn=raw,
+        slices=("origin",),
+        small_slice_rows=0,
+        slice_thresholds={metric: Threshold(max_drop=1.0)},
+    )
+
+    found = {t["slice"]["origin"]: t["passed"] for t in report(execution)["thresholds"]}
+    assert found == {"JFK": True, "EWR": passed}
+    reasons = only(execution, "blessing").properties.get("reasons", [])
+    assert ["spanwise unbless p/baseline" in reason for reason in reasons] == ([] if passed is None else [True])
+
+
 class PositivePredictiveValue(Metric):
     """As the built-in precision."""
 
