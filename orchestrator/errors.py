@@ -45,11 +45,19 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from spanwise.orchestrator.redaction import redact_urls
+
 
 class SpanwiseError(Exception):
-    """Something a user can act on; its message is complete and is printed without a traceback."""
+    """Something a user can act on; its message is complete and is printed without a traceback.
+
+    Messages are recorded and sent to alert channels, so none has the secrets that a URL in it has.
+    """
 
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redact_urls(each) if isinstance(each, str) else each for each in arguments))
 
 
 class UsageError(SpanwiseError):

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
 from spanwise.orchestrator.errors import ParameterError
+from spanwise.orchestrator.redaction import is_signed
 
 SCHEMES = {"s3": "Amazon S3 and what speaks its protocol", "gs": "Google Cloud Storage", "az": "Azure Blob Storage"}
 """The schemes of object storage that can be read and written."""
@@ -77,17 +78,22 @@ def parse_url(text: str) -> ObjectUrl:
     """Reads a URL of object storage, or of a web server's file.
 
     Raises:
-        ParameterError: it is none, names no bucket, or holds a password.
+        ParameterError: it is none, names no bucket, or holds a secret: a web server's may have one in its query.
     """
     scheme, _, rest = text.partition("://")
     bucket, _, key = rest.partition("/")
     if not is_readable_url(text) or not bucket:
         known = ", ".join(f"{name}://bucket/…" for name in SCHEMES)
         raise ParameterError(f"{text!r} is no URL of object storage; it begins with one of: {known}.")
+    if "@" in bucket or (scheme not in WEB and ":" in bucket and "@" in key):  # many keys of S3 have a slash
+        raise ParameterError(f"{scheme}://…@{rest.rpartition('@')[2]} holds a password, which would be shown.")
     if scheme not in WEB:
+        if is_signed(text):
+            raise ParameterError(
+                f"{text} holds a signature, which would be shown. Give the URL without it, and set credentials in the "
+                f"environment."
+            )
         return ObjectUrl(scheme, bucket, key.strip("/"))
-    if "@" in bucket:
-        raise ParameterError(f"{scheme}://…@{bucket.rpartition('@')[2]}/{key} holds a password, which would be shown.")
     key, _, query = key.partition("?")
     return ObjectUrl(scheme, bucket, unquote(key.partition("#")[0]).strip("/"), query.partition("#")[0])
 
@@ -109,15 +115,18 @@ def local_path(text: str) -> str:
 def refuse_url(who: str, place: object, *, object_storage: bool = False, web: bool = False, fix: str = "") -> None:
     """Refuses a place that is a URL where a path is needed, instead of making a folder called `s3:`.
 
-    With `object_storage`, URLs of object storage are welcome; with `web`, also those of web servers' files, if they
-    hold no secret: places are recorded. `fix` says what to do instead, as a sentence without its period.
+    With `object_storage`, URLs of object storage are welcome; with `web`, also those of web servers' files, all of them
+    if they hold no secret: places are recorded. `fix` says what to do instead, as a sentence without its period.
 
     Raises:
-        ParameterError: it is one; the message begins with `who` and says what to give instead.
+        ParameterError: it is one, or holds a secret; the message says what to give instead.
     """
     text = str(place)
     found = _URL.fullmatch(text)
-    if found is None or (object_storage and is_object_url(text)):
+    if found is None:
+        return
+    if object_storage and is_object_url(text):
+        parse_url(text)
         return
     if web and is_web_url(text):
         url = parse_url(text)

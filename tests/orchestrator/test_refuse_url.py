@@ -52,6 +52,29 @@ def test_an_input_or_a_destination_is_here_or_in_object_storage(home):
         Pusher(model=Importer(uri="x", kind=Model)["artifact"], destination="https://host/models")
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3://KEY:secret@lake", "s3://…@lake/{SPAN} holds a password"),
+        ("s3://KEY:sec/secret@lake", "s3://…@lake/{SPAN} holds a password"),
+        ("az://lake/x?sv=2022&sig=secret", "az://lake/x?… holds a signature"),
+        ("s3://lake/x?X-Amz-Credential=secret", "s3://lake/x?… holds a signature"),
+        ("https://me:secret@host", "https://…@host/{SPAN} holds a password"),
+    ],
+)
+def test_a_place_that_holds_a_secret_is_refused(monkeypatch, tmp_path, capsys, url, said):
+    """It would be recorded; the message does not show it."""
+    with pytest.raises(ParameterError) as pattern:
+        ExampleGen(pattern=f"{url}/{{SPAN}}")
+    with pytest.raises(ParameterError) as uri:
+        Importer(uri=url, kind=Model)
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", "--root", url]) == 2
+
+    assert said in str(pattern.value)
+    assert "secret" not in f"{pattern.value}{uri.value}{capsys.readouterr().err}"
+
+
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_a_backup_at_a_url_is_refused(tmp_path, monkeypatch, capsys, command):
     """And no folder called `s3:` is made."""
