@@ -81,7 +81,7 @@ class Checkpoints:
         from spanwise.orchestrator.storage.checkpoints import FolderState, look_at
 
         assert self.shared is not None
-        committed: FolderState = {}
+        committed = FolderState()
         while not ended.wait(every_s):
             seen = look_at(self.folder)
             try:

@@ -1,6 +1,6 @@
 """Checkpoints in object storage: the folder that the attempts at a node share when they run on different machines.
 
-    committed.json    which attempt has committed which files, and which objects hold their bytes
+    committed.json    which attempt has committed which folders, links and files, and which objects hold their bytes
     ATTEMPT/DIGEST    some bytes of a file, or all; what has not changed since the last commit is not written again
 
 Objects are written first, then `committed.json` is replaced, on condition that it is still what was read. An attempt
@@ -10,16 +10,16 @@ Whoever is killed leaves objects that nothing names.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from spanwise.orchestrator.digest import new_hash
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, Fenced, StorageError
@@ -34,20 +34,42 @@ _TRIES = 10  # of replacing the pointer, which the processes of one attempt may 
 
 log = logging.getLogger("spanwise.storage")
 
-FolderState: TypeAlias = "dict[str, tuple[int, int, int]]"
-"""Identity, size and time of writing of each file."""
+
+@dataclass(frozen=True, kw_only=True)
+class FolderState:
+    """What tells whether anything below a folder has changed."""
+
+    files: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  #: their identity, size and time of writing
+    folders: Sequence[str] = ()  #: all of them, since empty ones count
+    links: Mapping[str, str] = field(default_factory=dict)  #: with what they point to
 
 
 def look_at(folder: Path) -> FolderState:
-    """What tells whether anything below a folder has changed."""
-    found: FolderState = {}
-    for home, _, names in os.walk(folder):
-        for name in names:
+    """What is below a folder; a link to a file outside of it is a file."""
+    files: dict[str, tuple[int, int, int]] = {}
+    folders: list[str] = []
+    links: dict[str, str] = {}
+    for home, *names in os.walk(folder):
+        for path in (Path(home, name) for name in itertools.chain(*names)):
+            name = path.relative_to(folder).as_posix()
             with suppress(FileNotFoundError):  # renamed meanwhile
-                path = Path(home, name)
-                seen = path.stat()
-                found[path.relative_to(folder).as_posix()] = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
-    return found
+                if path.is_symlink() and (target := _target_of(path, folder)) is not None:
+                    links[name] = target
+                elif path.is_dir():
+                    folders.append(name)
+                else:
+                    seen = path.stat()
+                    files[name] = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+    return FolderState(files=files, folders=sorted(folders), links=links)
+
+
+def _target_of(link: Path, folder: Path) -> str | None:
+    """The text of a link, relative if it stays below the folder; None if it leads to a file elsewhere."""
+    text = os.readlink(link)  # noqa: PTH115  the text, not the place
+    target = os.path.normpath(link.parent / text)
+    if Path(target).is_relative_to(folder):
+        return os.path.relpath(target, link.parent)
+    return None if link.is_file() else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +79,12 @@ class Committed:
     began: str  #: when the run began: after a restore of the metadata, another run may have its number
     attempt: int
     files: Mapping[str, list[str]] = field(default_factory=dict)  #: the keys of the objects with their bytes, in order
+    folders: Sequence[str] = ()
+    links: Mapping[str, str] = field(default_factory=dict)  #: with what they point to
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.files or self.folders or self.links)
 
     @property
     def objects(self) -> dict[str, str]:
@@ -90,10 +118,10 @@ class StoredCheckpoints:
         for _ in range(_TRIES):
             before, etag = self._read()
             try:
-                self._write(Committed(began=self.began, attempt=self.attempt, files=before.files), etag)
+                self._write(replace(before, attempt=self.attempt), etag)
             except Conflict:
                 continue
-            if before.files:
+            if not before.is_empty:
                 self._fetch(before, folder)
             return
         raise StorageError(f"{self.home / POINTER} is replaced all the time.")
@@ -105,7 +133,7 @@ class StoredCheckpoints:
             StorageError: the storage cannot be reached.
         """
         before, _ = self._read()
-        if before.files:
+        if not before.is_empty:
             self._fetch(before, folder)
 
     def commit(self, folder: Path, *, settled: bool = False) -> bool:
@@ -118,10 +146,12 @@ class StoredCheckpoints:
         for _ in range(_TRIES):
             before, etag = self._read()
             state = look_at(folder)
-            files = self._upload(folder, state, before.objects)
+            files = self._upload(folder, state.files, before.objects)
             if settled and look_at(folder) != state:
                 return False
-            after = Committed(began=self.began, attempt=self.attempt, files=files)
+            after = Committed(
+                began=self.began, attempt=self.attempt, files=files, folders=state.folders, links=state.links
+            )
             try:
                 self._write(after, etag)
             except Conflict:
@@ -153,10 +183,12 @@ class StoredCheckpoints:
     def _write(self, committed: Committed, etag: str) -> None:
         self._bucket.write((self.home / POINTER).key, json.dumps(asdict(committed)).encode(), replacing=etag)
 
-    def _upload(self, folder: Path, state: FolderState, known: Mapping[str, str]) -> dict[str, list[str]]:
+    def _upload(
+        self, folder: Path, seen: Mapping[str, tuple[int, int, int]], known: Mapping[str, str]
+    ) -> dict[str, list[str]]:
         parts = [
             _FilePart(name=name, start=start)
-            for name, (_, size, _) in sorted(state.items())
+            for name, (_, size, _) in sorted(seen.items())
             for start in range(0, size or 1, PART_BYTES)
         ]
 
@@ -182,7 +214,11 @@ class StoredCheckpoints:
         draft = folder.with_name(f".{uuid.uuid4().hex}{folder.suffix}")
         try:
             draft.mkdir(parents=True)
+            for name in committed.folders:
+                self._place(name, draft).mkdir(exist_ok=True)
             call_side_by_side(lambda file: self._fetch_file(*file, folder, draft), list(committed.files.items()))
+            for name, text in committed.links.items():
+                self._place(name, draft).symlink_to(text)
             shutil.rmtree(folder, ignore_errors=True)
             draft.rename(folder)
             log.info("checkpoint-fetched", extra={"files": len(committed.files)})
@@ -195,10 +231,7 @@ class StoredCheckpoints:
 
     def _fetch_file(self, name: str, keys: list[str], folder: Path, draft: Path) -> None:
         """From this machine, if it is what was committed."""
-        target = draft / name
-        if not target.resolve().is_relative_to(draft.resolve()):
-            raise DamagedArtifact(f"{self.home / POINTER} names {name!r}, which is outside of it.")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = self._place(name, draft)
         wanted = [key.rpartition("/")[2] for key in keys]
         with suppress(OSError):
             if [_digest(content) for content in _parts_of(folder / name)] == wanted:
@@ -212,6 +245,14 @@ class StoredCheckpoints:
                 file.write(found[0])
             file.flush()
             os.fsync(file.fileno())
+
+    def _place(self, name: str, draft: Path) -> Path:
+        """Where something is made, in a folder that exists."""
+        place = draft / name
+        if not place.resolve().is_relative_to(draft.resolve()):
+            raise DamagedArtifact(f"{self.home / POINTER} names {name!r}, which is outside of it.")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place
 
     @property
     def _bucket(self) -> StorageBucket:

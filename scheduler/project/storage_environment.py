@@ -1,7 +1,7 @@
 """The variables of `[storage.environment]`: set where the environment does not set them, until they are read anew.
 
-Which ones were set is noted in the environment itself: child processes inherit both, and replace what the file no longer
-says, but never what a person has set.
+Which ones were set is noted in the environment itself: child processes inherit both, and replace what the file no
+longer says, but never what a person has set.
 """
 
 from __future__ import annotations

@@ -90,6 +90,32 @@ def test_another_machine_finds_what_was_committed(archive, monkeypatch):
     assert stored(archive) == set()
 
 
+def test_the_next_attempt_finds_the_folder_as_it_is(archive):
+    """Its links and empty folders too, on this machine and on another: `latest` led nowhere, and a trainer began anew."""
+    one, mine = machine(archive, "one", 1)
+    (one / "step-5").mkdir()
+    (one / "step-5/weights").write_text("w")
+    (one / "empty").mkdir()
+    (one / "latest").symlink_to("step-5")
+    (one / "last.ckpt").symlink_to(one / "step-5/weights")
+    outside = archive.root / "vocabulary"
+    outside.write_text("v")
+    (one / "vocabulary").symlink_to(outside)
+    mine.commit(one)
+    outside.unlink()
+
+    found = {}
+    for name, attempt in (("one", 2), ("two", 3)):
+        folder, theirs = machine(archive, name, attempt)
+        theirs.take_over(folder)
+        found[name] = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+
+    for paths in found.values():
+        assert sorted(paths) == ["empty", "last.ckpt", "latest", "step-5", "step-5/weights", "vocabulary"]
+        assert (str(paths["latest"].readlink()), str(paths["last.ckpt"].readlink())) == ("step-5", "step-5/weights")
+        assert paths["vocabulary"].read_text() == "v"
+
+
 def test_an_earlier_attempt_commits_no_more(archive):
     """Also one that has committed before, and one that has never begun."""
     one, mine = machine(archive, "one", 1)
