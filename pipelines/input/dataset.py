@@ -338,7 +338,8 @@ class Dataset(Sinks):
 
     def concatenate(self, *others: Dataset) -> Dataset:
         """The elements of this dataset, followed by those of the others."""
-        return self._then(Concatenate(parts=(self.op, *dataset_ops("concatenate", others))))
+        op = Concatenate(parts=(self.op, *dataset_ops("concatenate", others)))
+        return Dataset(op, join_options("concatenate", [self, *others]))
 
     # How it runs
 
@@ -450,7 +451,8 @@ class Dataset(Sinks):
                 names = ", ".join(rule.name for rule in RULES)
                 raise DatasetError(f"options(without={rule!r}): no such rewrite. The rewrites are {names}.")
         settings = replace(self.settings, **changes)
-        return Dataset(apply_options(self.op, settings), settings)
+        op = apply_options(self.op, settings) if changes.keys() & {"seed", "deterministic"} else self.op
+        return Dataset(op, settings)
 
     def explain(self) -> RewritePlan:
         """The graph before and after rewriting, and what each rewrite did and why; print it."""
@@ -497,3 +499,27 @@ def dataset_ops(who: str, datasets: Sequence[object]) -> tuple[Op, ...]:
         if not isinstance(each, Dataset):
             raise DatasetError(f"{who}: expected datasets, not {each!r:.80}.")
     return tuple(each.op for each in datasets if isinstance(each, Dataset))
+
+
+def join_options(who: str, datasets: Sequence[Dataset]) -> Options:
+    """The options of one pass over several datasets: those of the first, with the seed that any of them has.
+
+    It keeps the order that any of them keeps.
+
+    Raises:
+        DatasetError: they have two seeds.
+    """
+    settings = [each.settings for each in datasets] or [Options()]
+    seeds = {each.seed for each in settings if each.seed is not None}
+    if len(seeds) > 1:
+        raise DatasetError(
+            f"{who}: its datasets have options(seed=…) of {' and '.join(map(str, sorted(seeds)))}, and one pass has "
+            f"one seed. Call options(seed=…) on what {who} returns instead, and give ops that need another seed a "
+            f"seed= of their own."
+        )
+    return replace(
+        settings[0],
+        seed=next(iter(seeds), None),
+        deterministic=any(each.deterministic for each in settings),
+        in_order=any(each.in_order for each in settings),
+    )

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.dataset import Dataset, dataset_ops
+from spanwise.pipelines.input.dataset import Dataset, dataset_ops, join_options
 from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, each_leaf, parts_of
 from spanwise.pipelines.input.files import Paths, check_unique_columns, list_images
 from spanwise.pipelines.input.files import list_files as list_paths
 from spanwise.pipelines.input.images import DecodeSample, ImageFile
-from spanwise.pipelines.input.op import Options
 from spanwise.pipelines.input.ops.arrow import Arrow
 from spanwise.pipelines.input.ops.as_rows import AsRows
 from spanwise.pipelines.input.ops.choose import Choose
@@ -211,8 +210,8 @@ def zip(*datasets: Any) -> Dataset:  # noqa: A001  as it is called everywhere
             return len(found) - 1
 
         structure = each_leaf(number, datasets[0])
-        return Dataset(Zip(parts=dataset_ops("zip", found), structure=structure), _options(found))
-    return Dataset(Zip(parts=dataset_ops("zip", datasets)), _options(datasets))
+        return Dataset(Zip(parts=dataset_ops("zip", found), structure=structure), join_options("zip", found))
+    return Dataset(Zip(parts=dataset_ops("zip", datasets)), join_options("zip", datasets))
 
 
 def choose_from_datasets(datasets: Sequence[Dataset], choices: Dataset, *, stop_on_empty: bool = True) -> Dataset:
@@ -223,7 +222,8 @@ def choose_from_datasets(datasets: Sequence[Dataset], choices: Dataset, *, stop_
     """
     (choice,) = dataset_ops("choose_from_datasets(choices=)", [choices])
     parts = dataset_ops("choose_from_datasets", datasets)
-    return Dataset(Choose(choice=choice, parts=parts, stop_on_empty=stop_on_empty), _options(datasets))
+    settings = join_options("choose_from_datasets", [*datasets, choices])
+    return Dataset(Choose(choice=choice, parts=parts, stop_on_empty=stop_on_empty), settings)
 
 
 def sample_from_datasets(
@@ -245,11 +245,7 @@ def sample_from_datasets(
         stop_on_empty=stop_on_empty,
         reshuffle_each_iteration=reshuffle_each_iteration,
     )
-    return Dataset(op, _options(datasets))
-
-
-def _options(datasets: Sequence[Dataset]) -> Options | None:
-    return datasets[0].settings if datasets else None
+    return Dataset(op, join_options("sample_from_datasets", datasets))
 
 
 def col(name: str) -> pc.Expression:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from spanwise.orchestrator.errors import DatasetError
@@ -21,6 +21,7 @@ from spanwise.pipelines.input.op import (
     InputSeries,
     Op,
     Opening,
+    Options,
     Stream,
     assign_seeds,
     check_callable,
@@ -31,11 +32,13 @@ from spanwise.pipelines.input.rows import in_rows, open_elements
 
 
 @runtime_checkable
-class HasOp(Protocol):
+class NestedDataset(Protocol):
     """What a function returns that makes datasets."""
 
     @property
     def op(self) -> Op: ...
+    @property
+    def settings(self) -> Options: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +103,7 @@ class Interleave(Op):
             opening.tuner.register(knob, stream)
         return stream
 
-    def dataset_op(self, element: Element, number: int) -> Op:
+    def call(self, element: Element, number: int) -> NestedDataset:
         """The dataset that the function returns for an element; `number` counts the input's elements.
 
         Raises:
@@ -108,16 +111,20 @@ class Interleave(Op):
         """
         try:
             dataset = element_caller(self.function, self.format)(element)
-            if not isinstance(dataset, HasOp):
+            if not isinstance(dataset, NestedDataset):
                 raise DatasetError(f"must return a dataset, not {type(dataset).__name__}.")  # noqa: TRY301
             if isinstance(self.result, Table) and not in_rows(dataset.op):
                 raise DatasetError("must return a dataset of rows, as spec= says.")  # noqa: TRY301
         except Exception as error:
             raise function_error(self.word, self.function, f"element {number}", error) from error
-        return dataset.op
+        return dataset
 
     def _open_dataset(self, element: Element, number: int, opening: Opening) -> Stream:
         """The stream of that dataset: one element at a time, or blocks if rows are promised."""
-        opening = opening.seeded(mix_seed(opening.seed, *[self.place] if self.place else [], number))
-        op = assign_seeds(self.dataset_op(element, number), opening.seed)
+        dataset = self.call(element, number)
+        own = dataset.settings.seed
+        seed = mix_seed(opening.seed, *[self.place] if self.place else [], number) if own is None else own
+        in_order = opening.options.in_order or dataset.settings.in_order
+        opening = replace(opening, seed=seed, options=replace(opening.options, in_order=in_order))
+        op = assign_seeds(dataset.op, seed)
         return opening.open(op) if in_rows(self) else open_elements(opening, op)

@@ -22,6 +22,10 @@ class Snapshot(SnapshotSettings, Op):
     own_seeds: ClassVar[bool] = True  # a pass that continues another one's chunks takes its seeds as well
 
     def open(self, opening: Opening) -> Stream:
+        if self.options is not None:
+            seed = opening.seed if self.options.seed is None else self.options.seed
+            options = replace(opening.options, deterministic=self.options.deterministic)
+            opening = replace(opening, seed=seed, options=options)
         return SnapshotStream(self, opening)
 
 
@@ -31,9 +35,14 @@ def apply_options(op: Op, options: Options) -> Op:
     def change(each: Op) -> Op:
         if not isinstance(each, Snapshot) or not each.graph:
             return each
-        return replace(each, fingerprint=with_options(each.graph, each.input, options))
+        return replace(each, fingerprint=with_options(each.graph, each.input, options), options=_fingerprinted(options))
 
     return rebuild(op, change) if any(isinstance(each, Snapshot) for each in list_ops(op)) else op
+
+
+def _fingerprinted(options: Options) -> Options:
+    """Those of the options that a fingerprint covers."""
+    return Options(seed=options.seed, deterministic=options.deterministic)
 
 
 def add_snapshot(
@@ -63,6 +72,7 @@ def add_snapshot(
         path=path,
         fingerprint=graph and with_options(graph, dataset.op, dataset.settings),
         graph=graph,
+        options=_fingerprinted(dataset.settings) if graph else None,
         stamps=stamps,
         bindings=bindings,
         files_by=files_by,

@@ -12,7 +12,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.orchestrator.fingerprint import Bindings
 from spanwise.pipelines.input.element import DatasetSpec, ElementSpec, Unknown
 from spanwise.pipelines.input.graph.fingerprint import FilesBy, refuse_changed, refuse_rebound
-from spanwise.pipelines.input.op import Op
+from spanwise.pipelines.input.op import Op, Options
 from spanwise.pipelines.input.snapshot.parts import SnapshotSplit, SplitDatasets
 from spanwise.pipelines.input.snapshot.splits import SplitFeed
 from spanwise.pipelines.input.snapshot.state import MODES, Mode
@@ -32,6 +32,7 @@ class SnapshotSettings:
     path: str
     fingerprint: str  #: of what the graph before it gives, as the user wrote it; empty for `mode="passthrough"`
     graph: str = ""  #: its fingerprint without the options of the dataset
+    options: Options | None = None  #: those in its fingerprint, a seed and an order: its input runs with them
     stamps: tuple[tuple[str, str], ...] = field(default=(), repr=False)  #: of its source files, when it was taken
     bindings: Bindings = field(default_factory=Bindings, repr=False)  #: of the functions before it, at the same time
     files_by: FilesBy = "mtime"

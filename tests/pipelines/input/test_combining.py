@@ -18,6 +18,39 @@ def test_zip_is_as_long_as_all_of_its_parts():
     assert dataset.cardinality == 3
 
 
+COMBINED = {
+    "zip": inputs.zip,
+    "concatenate": lambda one, other: one.concatenate(other),
+    "sample_from_datasets": lambda one, other: inputs.sample_from_datasets([one, other], seed=0),
+    "choose_from_datasets": lambda one, other: inputs.choose_from_datasets([other], one),
+}
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_datasets_that_are_combined_have_the_seed_of_any_of_them(name):
+    """It was dropped when another than the first had it: the same pass had another order each time."""
+    dataset = COMBINED[name](inputs.from_elements([0] * 9), inputs.range(9).shuffle().options(seed=1))
+
+    assert list(dataset.iterator(epoch=0)) == list(dataset.iterator(epoch=0))
+
+
+@pytest.mark.parametrize("name", COMBINED)
+def test_datasets_with_two_seeds_are_not_combined(name):
+    """One of them would be dropped. The message says what to type."""
+    one, other = (inputs.from_elements([0]).options(seed=seed) for seed in (1, 2))
+
+    with pytest.raises(DatasetError, match=rf"{name}: .* of 1 and 2, .* Call options\(seed=…\) on what {name} returns"):
+        COMBINED[name](one, other)
+
+
+def test_datasets_that_are_combined_keep_the_order_that_one_of_them_keeps():
+    """Elements in any order were allowed for one of them only."""
+    loose = inputs.range(3).options(deterministic=False)
+
+    assert inputs.zip(loose, inputs.range(3)).settings.deterministic
+    assert not inputs.zip(loose, loose).settings.deterministic
+
+
 def test_an_error_in_one_part_of_a_zip_uses_up_its_partner():
     """Elements that belong together stay together after an error."""
     one = inputs.from_elements([1, 0, 2]).map(lambda value: 2 // value)

@@ -476,3 +476,25 @@ def test_what_is_shuffled_once_and_kept_in_two_snapshots_stays_side_by_side(tmp_
     for _ in range(2):
         assert all(label == feature + 1000 for feature, label in inputs.zip(features, labels))
         assert sum(int(a == b) for a, b in inputs.zip(features, other)) < 20
+
+
+def test_a_snapshot_holds_the_elements_of_its_fingerprint_whatever_pass_writes_it(tmp_path):
+    """The seed and the order in it are those of its dataset; the pass of a function's dataset has others."""
+
+    def delay(number):
+        time.sleep(0.002 if number == 0 else 0)
+        return number
+
+    dataset = inputs.range(9).shuffle().map(delay, num_parallel=4).options(seed=1)
+    nested = dataset.snapshot(tmp_path / "nested")
+    list(inputs.range(1).flat_map(lambda _: nested).options(deterministic=False))
+
+    assert list(nested) == list(dataset.snapshot(tmp_path / "alone"))
+
+
+def test_options_of_speed_leave_snapshots_as_they_are():
+    """Those of datasets that were combined may have been written in any order, which their pass does not allow."""
+    loose = inputs.range(3).map(str, num_parallel=2).options(deterministic=False).snapshot("memory://loose")
+    both = inputs.zip(inputs.range(3), loose)
+
+    assert both.options(cpu_budget=2).op.parts[1].fingerprint == loose.op.fingerprint

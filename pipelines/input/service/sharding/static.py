@@ -87,9 +87,12 @@ def _pairs_rows_of_files(op: Zip) -> bool:
 
 
 def _rename_snapshot(op: Op, shards: int, index: int) -> Op:
-    """The snapshot of a shard has a name of its own: its elements are not the dataset's (Snapshot RFC, Concurrency)."""
+    """The snapshot of a shard has a name of its own: its elements are not the dataset's (Snapshot RFC, Concurrency).
+
+    It draws from the seed of the shard.
+    """
     if isinstance(op, Snapshot) and op.fingerprint:
-        return replace(op, fingerprint=digest("shard", op.fingerprint, str(shards), str(index)))
+        return replace(op, fingerprint=digest("shard", op.fingerprint, str(shards), str(index)), options=None)
     return op
 
 

@@ -1,5 +1,7 @@
 """Datasets made of elements, in turns."""
 
+import time
+
 import pyarrow as pa
 import pytest
 
@@ -11,6 +13,27 @@ def test_a_function_that_makes_no_dataset_is_told():
     """Its error names the element and says what came instead."""
     with pytest.raises(FunctionFailed, match=r"flat_map: .* at element 0 .*must return a dataset, not list"):
         list(inputs.range(3).flat_map(lambda number: [number]))
+
+
+def test_a_dataset_that_a_function_makes_keeps_its_seed():
+    """It has the order that it has by itself."""
+    shuffled = inputs.range(9).shuffle().options(seed=1)
+
+    assert list(inputs.range(2).flat_map(lambda _: shuffled)) == [*shuffled] * 2
+
+
+def test_datasets_of_one_unzip_keep_their_order_where_a_function_makes_them():
+    """The pass around them allows any order: the two would have one each."""
+
+    def delay(number):
+        time.sleep(0.005 if number == 0 else 0)
+        return number, number
+
+    pair = inputs.zip(inputs.range(1), inputs.range(1)).spec
+    features, labels = inputs.range(4).map(delay, num_parallel=4, spec=pair).unzip()
+    dataset = inputs.range(1).flat_map(lambda _: inputs.zip(features, labels)).options(deterministic=False)
+
+    assert list(dataset) == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
 def test_rows_that_were_promised_must_be_rows():
