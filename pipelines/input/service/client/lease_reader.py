@@ -100,7 +100,9 @@ class LeaseReader(JobReader):
     def describe(self) -> State:
         """What a restored pass needs to read the same elements in the same order."""
         with self._changed:
-            return {"job": self._name, "dataset": self._dataset, **self._session.describe()}
+            # one that was restored at its end yields nothing, and may not have joined yet
+            dataset = self._dataset if self._restored is None else self._restored["dataset"]
+            return {"job": self._name, "dataset": dataset, **self._session.describe()}
 
     def keep_state(self) -> None:
         """The consumer stores its state, and may come back to the job."""

@@ -387,6 +387,17 @@ def test_a_state_continues_however_often_it_was_restored_in_vain(service, job_na
     assert sorted(learned) == SQUARES
 
 
+def test_a_pass_that_was_restored_describes_its_dataset_before_the_dispatcher_answers(monkeypatch):
+    """Restored at its end, it yields nothing, so its state is taken at once: it could never be restored."""
+    monkeypatch.setattr("spanwise.pipelines.input.service.client.lease_reader._LEAVE_S", 0)
+    nobody = inputs.range(3).distribute("127.0.0.1:1", "exactly_once")
+    restored = {"job": "job", "dataset": "mine", "holder": "me", "base": 0, "order": [], "done": [], "over": True}
+    reader = LeaseReader(nobody.op, "0", restored)
+
+    assert reader.describe()["dataset"] == "mine"
+    reader.close()
+
+
 @pytest.fixture(scope="module")
 def shuffled(tmp_path_factory):
     """Makes datasets of the numbers 0 to 19 that are read in a random order, one for each kind of source."""
