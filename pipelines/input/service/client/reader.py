@@ -28,6 +28,7 @@ from spanwise.pipelines.input.service.wire.connection import (
     ServiceConnection,
     UnknownTask,
     Unreachable,
+    error_bytes,
     error_of,
     refusing_malformed,
     this_process,
@@ -131,7 +132,7 @@ class JobReader(ABC):
         return 1 if isinstance(item, SpanwiseError) else self._encoding.count(item)
 
     def _size_bytes(self, item: Item) -> int:
-        return 0 if isinstance(item, SpanwiseError) else self._encoding.size_bytes(item)
+        return error_bytes(item) if isinstance(item, SpanwiseError) else self._encoding.size_bytes(item)
 
     def close(self) -> None:
         """Leaves the job; the splits that it holds go to others."""

@@ -29,6 +29,7 @@ RETRY_S: Final = 0.1
 _ENDED: Final = ("socket closed", "connection reset", "broken pipe", "stream removed", "connection closed")
 _LIBRARIES: Final = ("spanwise", "pyarrow", "numpy", "cloudpickle")
 _HEADER_BYTES: Final = 2 << 20
+_ERROR_BYTES: Final = 1 << 10
 
 HELLO: Final = "hello"
 """A request that says nothing: it shows the token, so that the server lets a large one in."""
@@ -245,6 +246,11 @@ def kind_of(error: Exception) -> str:
 def error_of(kind: str, text: str) -> SpanwiseError:
     """An error that another process sent."""
     return _KINDS.get(kind, ServiceError)(text)
+
+
+def error_bytes(error: Exception) -> int:
+    """Roughly how much memory an error takes that waits to be sent or raised."""
+    return _ERROR_BYTES + len(str(error))
 
 
 def _translate(error: Exception, address: str) -> NoReturn:

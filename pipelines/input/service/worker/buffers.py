@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from spanwise.orchestrator.errors import ServiceError, SpanwiseError
+from spanwise.pipelines.input.service.wire.connection import error_bytes
 from spanwise.pipelines.input.service.wire.requests import MAX_ROUNDS_AHEAD, Fetch
 from spanwise.pipelines.input.service.worker.runs import BatchRun, count_elements, cut_every, size_bytes
 from spanwise.pipelines.input.snapshot.encoding import Encoding, Piece
@@ -111,7 +112,7 @@ class SharedQueue(TaskBuffer):
         self.size_bytes += size_bytes
 
     def fail(self, error: SpanwiseError) -> None:
-        self.add(error, 0)
+        self.add(error, error_bytes(error))
 
     def end(self, error: SpanwiseError | None) -> None:
         self._failure.error = error
@@ -184,7 +185,7 @@ class RoundLanes(TaskBuffer):
         self._next = (self._next + count) % consumers
 
     def fail(self, error: SpanwiseError) -> None:
-        self._lanes[self._next].add_rounds(error, 0, 1)
+        self._lanes[self._next].add_rounds(error, error_bytes(error), 1)
         self._next = (self._next + 1) % len(self._lanes)
 
     def end(self, error: SpanwiseError | None) -> None:
@@ -243,7 +244,7 @@ class TrainerWindow(TaskBuffer):
             self._first += 1
 
     def fail(self, error: SpanwiseError) -> None:
-        self._add(error, 0)
+        self._add(error, error_bytes(error))
 
     def end(self, error: SpanwiseError | None) -> None:
         self._failure.error = error

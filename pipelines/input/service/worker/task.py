@@ -169,15 +169,15 @@ class WorkerTask:
             except StopIteration:
                 return
             except FunctionFailed as error:  # this element is lost, but the next one may not be
-                self._put(partial(self._buffer.fail, self._with_place(error)))
+                self._put(partial(self._buffer.fail, self._describe(error)))
             else:
                 self._meter.add_work(time.monotonic() - started)
                 self._put(partial(self._buffer.put, piece, encoding))
 
-    def _with_place(self, error: FunctionFailed) -> FunctionFailed:
-        """The error, which counts elements of this pass, with where they lie in the dataset."""
+    def _describe(self, error: FunctionFailed) -> FunctionFailed:
+        """The error without its traceback and cause, which hold elements, and with where those that it counts lie."""
         describe = None if self._pass is None else self._pass.describe_place
-        return type(error)(f"{error} It counts from {describe()}") if describe else error
+        return type(error)(f"{error} It counts from {describe()}" if describe else f"{error}")
 
     def _put(self, put: Callable[[], None]) -> None:
         with self._changed:

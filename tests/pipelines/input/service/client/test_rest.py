@@ -2,8 +2,9 @@
 
 import time
 
+from spanwise.orchestrator.errors import FunctionFailed
 from spanwise.pipelines import input as inputs
-from spanwise.pipelines.input.service.client.reader import _LITTLE_BYTES
+from spanwise.pipelines.input.service.client.reader import _LITTLE_BYTES, BUFFER_BYTES, TaskReader
 from tests.pipelines.input.service.servers import Service
 
 SOON_S = 60.0
@@ -41,3 +42,13 @@ def test_who_has_used_half_asks_at_once(monkeypatch):
         found = sorted(inputs.range(count).map(lambda number: number).distribute(service.target, "dynamic"))
 
     assert found == list(range(count))
+
+
+def test_who_holds_many_errors_asks_for_no_more():
+    """A dataset whose elements all fail filled the memory of its consumer."""
+    reader = TaskReader(inputs.range(3).distribute("127.0.0.1:1").op, "0")
+    reader._keep(1, [FunctionFailed("no")] * (BUFFER_BYTES // 1_000))
+    has_room = reader._has_room(1)
+    reader.close()
+
+    assert not has_room

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanwise.orchestrator.errors import FunctionFailed, ServiceError
+from spanwise.pipelines.input.service.wire.connection import error_bytes
 from spanwise.pipelines.input.service.wire.requests import Fetch
 from spanwise.pipelines.input.service.worker import buffers, runs
 from spanwise.pipelines.input.service.worker.buffers import RoundLanes, SharedQueue, TrainerWindow
@@ -53,6 +54,19 @@ def test_an_error_is_given_in_its_turn():
     fill(queue, [1])
 
     assert [taken(queue), taken(queue), taken(queue)] == [[0], error, [1]]
+
+
+@pytest.mark.parametrize(
+    "make", [SharedQueue, lambda limit: TrainerWindow(limit, limit), lambda limit: RoundLanes(1, limit)]
+)
+def test_errors_that_wait_take_room(make):
+    """A dataset whose elements all fail filled the memory of its worker."""
+    buffer = make(10_000)
+    for _ in range(20):
+        buffer.fail(FunctionFailed("no"))
+
+    assert not buffer.has_room
+    assert buffer.held_bytes > 10_000
 
 
 @pytest.mark.parametrize("make", [SharedQueue, lambda limit: TrainerWindow(limit, limit)])
@@ -110,7 +124,8 @@ def test_batches_in_blocks_are_dealt_as_one_by_one(consumers, size, pieces, limi
         for index in range(consumers):
             assert read_lane(lanes, index, limit) == wanted[index::consumers]
         assert lanes.is_empty
-        assert (lanes.held_bytes, held) == (0, 8 * sum(piece for piece in pieces if piece != "error"))
+        sizes = [error_bytes(FunctionFailed(each)) if isinstance(each, str) else 8 * len(each) for each in wanted]
+        assert (lanes.held_bytes, held) == (0, sum(sizes))
 
 
 def read_lane(lanes, index, limit):

@@ -46,6 +46,17 @@ def test_what_has_not_arrived_is_not_over(task):
     assert task.is_delivered
 
 
+def test_an_error_that_waits_holds_no_element():
+    """Its traceback and its cause do; the consumer gets its text alone."""
+    failing = inputs.range(9).map(lambda number: 1 // (number - number))
+    task = WorkerTask(lambda: TaskPass(failing.op, Options(), inputs.Dataset), SharedQueue(1 << 20), ServerMeter())
+    error = task.reply(asking(0)).error
+    task.stop()
+
+    assert "ZeroDivisionError at element 0" in str(error)
+    assert (error.__cause__, error.__context__, error.__traceback__) == (None, None, None)
+
+
 def test_old_answers_are_dropped(task):
     """What was held for a client that is gone is not held for ever; one that is only slow goes on."""
     task.reply(asking(0))
