@@ -148,7 +148,7 @@ class _Handler:
         """A document; an error is one too, as those of commands with `--json`."""
         from starlette.responses import Response as Answer
 
-        status, document = self._answer_document(request.url.path, dict(request.query_params))
+        status, document = self._answer_document(request.scope["path"], dict(request.query_params))
         return Answer(format_json(document) + "\n", status, media_type="application/json")
 
     def _answer_document(self, path: str, query: Mapping[str, str]) -> tuple[int, object]:
@@ -196,7 +196,7 @@ class _Handler:
         from starlette.responses import HTMLResponse, RedirectResponse
 
         visit: Visit | None = request.scope.get("visit")
-        path = request.url.path
+        path = request.scope["path"]
         try:
             page = self._find_page(path, Ask(query=dict(request.query_params), form=form, visit=visit))
         except Redirected as answer:

@@ -6,10 +6,11 @@ It checks the Host and the Origin (DNS rebinding, other sites), who asks, the to
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from spanwise.scheduler.web.access import COOKIE, AccessPolicy, Visit, accepts_path
 
@@ -30,7 +31,8 @@ PAGE_POLICY = (
 )
 FILE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
-_OPEN = ("/assets/", "/login", "/healthz")  # nothing of the metadata is there
+_OPEN = re.compile(r"/assets/.*|/login|/healthz")  # nothing of the metadata is there
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:[0-9]*)?", re.ASCII)
 
 
 class Guard:
@@ -59,7 +61,7 @@ class Guard:
             await self._serve_file(scope, receive, answer)
             return
         visit, fresh = self._identify(headers)
-        if visit is None and not path.startswith(_OPEN):
+        if visit is None and not _OPEN.fullmatch(path):
             await self._admit(scope)(scope, receive, answer)
             return
         scope["visit"] = visit
@@ -75,13 +77,13 @@ class Guard:
 
     def _refuse_site(self, method: str, headers: dict[str, str]) -> Asgi | None:
         host = headers.get("host", "")
-        name = _host_of(f"//{host}")[1]
+        name = _name_of(host)
         if name not in self._policy.hosts:
             return self._refuse(
                 421, "Not a name of this server", f"It was called as {name or 'nothing'}. Allow it: --allow-host NAME"
             )
         origin = headers.get("origin")
-        if origin is not None and (_host_of(origin)[0] != host or origin == "null"):
+        if origin is not None and origin.partition("://")[2] != host:
             return self._refuse(403, "Another site asks", "Requests from pages of other sites are refused.")
         if method not in ("GET", "HEAD", "POST"):
             return self._refuse(405, "Not a method of this server", "It takes GET and POST.")
@@ -162,13 +164,10 @@ async def _limited(receive: Receive, headers: dict[str, str]) -> Receive:
     return again
 
 
-def _host_of(url: str) -> tuple[str, str]:
-    """The host of a URL with its port as written, and in small letters without; empty when it is no URL at all."""
-    try:
-        parts = urlsplit(url)
-        return parts.netloc, (parts.hostname or "").lower()
-    except ValueError:
-        return "", ""
+def _name_of(host: str) -> str:
+    """The name in a Host header, in small letters; all of the header when it is not a name with or without a port."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]").lower() if found else host
 
 
 def _bearer_of(headers: dict[str, str]) -> str:

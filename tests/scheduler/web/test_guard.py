@@ -27,7 +27,19 @@ def test_an_address_that_others_reach_needs_a_token(folder):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example.com", "evil.example.com:8080", "127.0.0.1.evil.com", "", "[::2]", "[::1", "127.0.0.1:8080]"]
+    "host",
+    [
+        "evil.example.com",
+        "evil.example.com:8080",
+        "127.0.0.1.evil.com",
+        "",
+        "[::2]",
+        "[::1",
+        "[localhost]",
+        "127.0.0.1:8080]",
+        "localhost/runs?",
+        "ann@localhost",
+    ],
 )
 def test_a_name_that_is_not_ours_is_refused(site, host):
     """So that a name that an attacker points at this machine reads nothing (DNS rebinding)."""
@@ -100,6 +112,20 @@ def test_a_token_opens_a_session_and_leaves_the_address(guarded):
             browser.get("http://models.example.com//evil.example.com/?token=a-viewer's-token").headers["location"]
             == "/evil.example.com/"
         )
+
+
+@pytest.mark.parametrize("path", ["/loginx", "/login/", "/healthz/runs"])
+def test_only_the_sign_in_itself_is_open_without_a_token(guarded, path):
+    """A page whose address merely begins like one that is open asks for the token."""
+    with ask(guarded, "http://models.example.com") as browser:
+        assert browser.get(path).headers["location"].startswith("/login?next=")
+
+
+def test_a_view_goes_by_the_path_alone(site):
+    """As the guard does: a URL that is put together of the path and the Host would have been read again."""
+    with ask(site) as browser:
+        assert "There is no page /data?." in browser.get("/data%3F").text
+        assert browser.get("/api/runs%23").json()["error"].startswith("There is no /api/runs#.")
 
 
 def test_a_token_may_have_spaces_and_letters_of_any_language(folder, site, monkeypatch):
