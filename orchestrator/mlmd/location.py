@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shlex
 import stat
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ _FORMS = (
     "It is a file such as .spanwise/metadata.db, mysql://user:password@host:3306/database "
     "or postgresql://user:password@host:5432/database."
 )
+_ESCAPES = "In a user or a password, write / # ? @ [ ] as %2F %23 %3F %40 %5B %5D."
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,19 @@ def parse_location(url: str) -> Location:
         if ":" in url and scheme in (*_PORTS, "postgres", "sqlite"):
             raise SettingsError(f"The metadata's URL needs :// after {scheme!r}. {_FORMS}")  # it may hold a password
         return _file(url)
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() in _PORTS and "@" in re.sub(r"[^/?#]*", "", rest, count=1):
+        # what comes before the @ is the end of the password, and none of it may be shown
+        raise SettingsError(f"The metadata's {scheme.lower()} URL has an @ after its host. {_ESCAPES} {_FORMS}")
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
+    except ValueError:
         # from None: the cause quotes the part that it could not read, which may be the password
-        raise SettingsError(f"Invalid metadata URL: {type(error).__name__}. {_FORMS}") from None
+        raise SettingsError(f"The metadata's URL has no host and port that can be read. {_ESCAPES} {_FORMS}") from None
     if parts.scheme == "sqlite":
         if parts.netloc:
-            raise SettingsError(f"sqlite://{parts.netloc}… needs three slashes: sqlite:///path. {_FORMS}")
+            raise SettingsError(f"The metadata's sqlite URL needs three slashes: sqlite:///path. {_FORMS}")
         return _file(unquote(parts.path.removeprefix("/")))
     if parts.scheme == "mysql":
         return _server("mysql", parts, port)

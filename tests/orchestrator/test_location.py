@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from urllib.parse import unquote
 
 import pytest
 from ml_metadata import errors
@@ -11,7 +12,7 @@ from ml_metadata import errors
 from spanwise.orchestrator.errors import SettingsError, StoreUnavailable
 from spanwise.orchestrator.mlmd import location
 from spanwise.orchestrator.mlmd.failures import translate_error
-from spanwise.orchestrator.mlmd.location import SqliteFile, describe_read_only, parse_location
+from spanwise.orchestrator.mlmd.location import DatabaseServer, SqliteFile, describe_read_only, parse_location
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -74,6 +75,37 @@ def test_a_url_that_lacks_a_slash_is_no_file(url):
         parse_location(url)
 
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "password", ["/S3cret", "12/S3cret", "a/S3cret", "12#S3cret", "12?S3cret", "a[S3cret", "/?S3cret="]
+)
+@pytest.mark.parametrize("scheme", ["mysql", "PostgreSQL"])
+def test_a_password_that_ends_the_host_is_not_shown(scheme, password):
+    """It is refused with the characters to write: the rest of it would be a part of the database's name."""
+    with pytest.raises(SettingsError, match="as %2F %23 %3F %40") as refused:
+        parse_location(f"{scheme}://ann:{password}@db.example:5432/meta")
+
+    assert "S3cret" not in str(refused.value)
+
+
+def test_a_url_of_sqlite_with_a_host_is_not_shown():
+    """It may be that of a server, with its password, to which a wrong scheme was given."""
+    with pytest.raises(SettingsError, match="three slashes") as refused:
+        parse_location("sqlite://ann:S3cret@db/meta")
+
+    assert "S3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("password", ["S3@cret", "S3%2Fcret", "%23%3F%40"])
+def test_a_password_may_have_any_characters_that_are_escaped(password):
+    """And an @, which ends with the last one."""
+    found = parse_location(f"postgresql://ann:{password}@db/meta?sslmode=require")
+
+    assert found == DatabaseServer(
+        kind="postgresql", host="db", port=5432, database="meta", user="ann", password=unquote(password),
+        options={"sslmode": "require"},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["a:b.db", "data/a:/b.db"])
