@@ -27,6 +27,7 @@ from spanwise.scheduler.formatting import Document, add_options, as_document, fo
 from spanwise.scheduler.inspect.artifact_check import Checked, check_artifacts
 from spanwise.scheduler.inspect.database_file import find_database_damage
 from spanwise.scheduler.inspect.disk_inventory import find_leftovers
+from spanwise.scheduler.inspect.rollback import find_rollback
 from spanwise.scheduler.ledger.holder import is_heard, is_left_open
 from spanwise.scheduler.project.root import archive_of, check_root
 from spanwise.scheduler.project.settings import Settings
@@ -252,8 +253,12 @@ def _serving(store: Store, pipeline: str) -> Iterator[HealthCheck]:
             continue
         if instead is not None and instead.push is None:
             found = f"{instead.place} serves, which is newer than the last recorded push, {push.model} by {push.run}"
-            found = f"{found}; push that, or run the pipeline, which pushes a newer model"
-            yield HealthCheck(f"what serves of {pipeline}", "warn", found, f"spanwise push {push.model} --because TEXT")
+            again = find_rollback(store, push)
+            which = (
+                "" if again is None else "push that, or " if again.model == push.model else "push an earlier one, or "
+            )
+            found = f"{found}; {which}run the pipeline, which pushes a newer model"
+            yield HealthCheck(f"what serves of {pipeline}", "warn", found, "" if again is None else again.command)
 
 
 def _server(server: DatabaseServer) -> HealthCheck:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from spanwise.orchestrator.artifact import Artifact, InfraBlessing, Model
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.collection import COLLECTED
+from spanwise.orchestrator.errors import NotRecorded
 from spanwise.orchestrator.history import History
 from spanwise.orchestrator.lineage import Direction, passes_rows, walk
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.serving import Push, channel_of, pushes
+from spanwise.orchestrator.serving import Push, channel_of, list_pushers, pushes
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, find_origins, find_standing_of_model, find_standings
 from spanwise.scheduler.formatting import format_span
@@ -22,17 +24,51 @@ from spanwise.scheduler.inspect.records import artifact_calendar
 _LOOK_BACK = 50  # models that were pushed, and as many that are blessed
 
 
-def find_rollback(store: Store, push: Push, *, without: Collection[str] = ()) -> Artifact | None:
-    """The model that its Pusher may push in the place of one that serves: the last that it pushed, or a blessed one.
+@dataclass(frozen=True, kw_only=True)
+class Rollback:
+    """The push that serves another model in the place of one."""
+
+    model: str  #: name of the artifact
+    node: str  #: the Pusher; empty where no other one pushes its models
+
+    @property
+    def command(self) -> str:
+        """What a person types."""
+        return format_push(self.model, self.node)
+
+
+def find_rollback(store: Store, push: Push, *, without: Collection[str] = ()) -> Rollback | None:
+    """How its Pusher replaces what it pushed: by the last model that it pushed and may push again, or a blessed one.
 
     `without` are names of models that are not to serve.
     """
+    try:
+        store.artifact(push.model)
+    except NotRecorded:  # another program has named it
+        return None
     address = Address(*channel_of(push.model).split("/"))
     history = History(store, address, Model, Run(pipeline=address.pipeline))
     pushed = (model for model, _ in itertools.islice(history.served(push.node), _LOOK_BACK))
     candidates = itertools.chain(pushed, itertools.islice(history.blessed(), _LOOK_BACK))
     wanted = (model for model in candidates if model.name not in without)
-    return next((model for model in wanted if find_objection(store, model, push.node) is None), None)
+    found = next((model for model in wanted if find_objection(store, model, push.node) is None), None)
+    return None if found is None else Rollback(model=found.name, node=name_pusher(store, found.name, push.node))
+
+
+def name_pusher(store: Store, model: str, node: str) -> str:
+    """The Pusher as a push has to name it: empty where recent runs have no other one that was given such models."""
+    channel = channel_of(model)
+    for pusher in list_pushers(store, channel.split("/")[0]):
+        last = next(store.newest(pusher), None)
+        if pusher.node != node and last is not None and channel_of(str(last.properties.get("model"))) == channel:
+            return node
+    return ""
+
+
+def format_push(model: str, node: str, elsewhere: Sequence[str] = ()) -> str:
+    """The command that pushes a model; `elsewhere` is --root and --config as they were typed."""
+    named = ["--node", node] if node else []
+    return shlex.join(["spanwise", "push", model, *named, *elsewhere]) + " --because TEXT"
 
 
 def find_objection(

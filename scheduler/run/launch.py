@@ -20,6 +20,7 @@ from spanwise.orchestrator.runner import run as run_pipeline
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import FIX, add_options, run_calendar, strip_control
 from spanwise.scheduler.inspect import artifact_summary, find, records
+from spanwise.scheduler.inspect.rollback import format_push
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load
 from spanwise.scheduler.project.settings import Settings
@@ -259,7 +260,7 @@ def format_run_outcome(outcome: RunOutcome, elsewhere: Sequence[str] = ()) -> st
     if not outcome.succeeded:
         errors = [outcome.executions[node].error for node in outcome.failed]
         if outcome.run.trigger is Trigger.PUSH:
-            again = f"Push it again:  {push_command(outcome.executions.values(), elsewhere)}"
+            again = f"Push it again:  {push_command(outcome.run, outcome.executions.values(), elsewhere)}"
         elif any(printed_accept(error) for error in errors):
             return "\n".join(parts)  # until what the gate prints is typed, a resumed run fails again
         else:
@@ -274,10 +275,10 @@ def resume_command(run: Run, elsewhere: Sequence[str] = ()) -> str:
     return shlex.join(["spanwise", "resume", run.name, *elsewhere])
 
 
-def push_command(executions: Iterable[Execution], elsewhere: Sequence[str] = ()) -> str:
-    """The command that pushes the model of a push again."""
+def push_command(run: Run, executions: Iterable[Execution], elsewhere: Sequence[str] = ()) -> str:
+    """The command that pushes the model of a push again, by the same Pusher."""
     model = find.pushed_model(executions)
-    return shlex.join(["spanwise", "push", "MODEL" if model is None else model.name, *elsewhere]) + " --because TEXT"
+    return format_push("MODEL" if model is None else model.name, "".join(run.nodes), elsewhere)
 
 
 def outcome_document(outcome: RunOutcome) -> Document:

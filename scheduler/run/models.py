@@ -17,11 +17,18 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import BaseRun, Run, Trigger
 from spanwise.orchestrator.run_command import format_run_command
 from spanwise.orchestrator.run_request import RunOutcome, RunRequest
-from spanwise.orchestrator.serving import channel_of, find_serving, list_pushers, pushes, pushing_runs
+from spanwise.orchestrator.serving import Push, channel_of, find_serving, list_pushers, pushes, pushing_runs
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins
 from spanwise.scheduler.inspect import find
-from spanwise.scheduler.inspect.rollback import describe_collected, find_objection, find_rollback
+from spanwise.scheduler.inspect.rollback import (
+    Rollback,
+    describe_collected,
+    find_objection,
+    find_rollback,
+    format_push,
+    name_pusher,
+)
 from spanwise.scheduler.ledger.schedule_status import user_name
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, split
@@ -40,8 +47,7 @@ class Decision:
     verdict: Verdict
     champions: Mapping[str, Artifact | None]  #: of the model's channel now, by Pusher; by "" where none serves one
     lost: tuple[Artifact, ...]  #: the champions of which the files were garbage-collected
-    serving: str | None  #: name of the model, or of what was made of it, where that was pushed last
-    instead: Artifact | None  #: the model to push in the place of what serves
+    serving: tuple[tuple[Push, Rollback | None], ...]  #: the pushes by which it, or what was made of it, serves
 
     @property
     def champion(self) -> Artifact | None:
@@ -52,7 +58,7 @@ class Decision:
     @property
     def serves(self) -> bool:
         """Whether the model, or what was made of it, is the one that was pushed last."""
-        return self.serving is not None
+        return bool(self.serving)
 
 
 def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: lease.Clock | None = None) -> Decision:
@@ -75,13 +81,11 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
     pushers = {push.node for name, found in serving.items() if channel_of(name) == str(address) for push in found}
     champions = {node: _find_champion(store, address, node or None) for node in sorted(pushers) or [""]}
     known = {champion.name: champion for champion in champions.values() if champion is not None}
-    serves = serving.get(model.name, [])
     return Decision(
         verdict=verdict,
         champions=champions,
         lost=tuple(champion for champion in known.values() if _is_collected(store, champion)),
-        serving=next((push.model for push in serves), None),
-        instead=next((find_rollback(store, push) for push in serves), None),
+        serving=tuple((push, find_rollback(store, push)) for push in serving.get(model.name, [])),
     )
 
 
@@ -248,13 +252,16 @@ def _describe_other(store: Store, model: Artifact, pushers: Mapping[str, Channel
     maker = _address_of(model)
     sources = {name: published_channel(channel) for name, channel in pushers.items()}
     pushed = " and ".join(f"{name} pushes {source!r}" for name, source in sources.items())
-    read = {Address(maker.pipeline, source.node, source.key) for source in sources.values()}
-    made = [
-        each.name for each in _made_of(store, model) if _address_of(each) in read and not _is_collected(store, each)
-    ]
+    readers = {Address(maker.pipeline, source.node, source.key): name for name, source in sources.items()}
+    made = (
+        format_push(each.name, name_pusher(store, each.name, node))
+        for each in _made_of(store, model)
+        if (node := readers.get(_address_of(each))) is not None and find_objection(store, each, node) is None
+    )
+    push = next(made, None)
     fix = (
-        f"Push what was made of it:  spanwise push {made[0]} --because TEXT"
-        if made
+        f"Push what was made of it:  {push}"
+        if push is not None
         else f"List the models: spanwise artifacts {maker.pipeline} --type Model"
     )
     return f"{pushed}; {model.name} is of {maker.node}[{maker.key!r}], so it was not pushed. {fix}"
@@ -286,9 +293,19 @@ def format_decision(decision: Decision) -> str:
     for lost in decision.lost:
         lines.append(f"The files of {lost.name} were garbage-collected, so nothing can be compared with it.")
         lines.append(f"Take its blessing back as well:  spanwise unbless {lost.name} --because TEXT")
-    if decision.serving is not None and not verdict.given:
-        made = "" if decision.serving == verdict.artifact else ", which was made of it,"
-        lines.append(f"{decision.serving}{made} still serves.")
-        if decision.instead is not None:
-            lines.append(f"Roll back:  spanwise push {decision.instead.name} --because TEXT")
+    if not verdict.given:
+        lines += dict.fromkeys(_describe_serving(verdict.artifact, push) for push, _ in decision.serving)
+        lines += dict.fromkeys(_describe_rollback(push, rollback) for push, rollback in decision.serving)
     return "\n".join(lines)
+
+
+def _describe_serving(model: str, push: Push) -> str:
+    made = "" if push.model == model else ", which was made of it,"
+    return f"{push.model}{made} still serves."
+
+
+def _describe_rollback(push: Push, rollback: Rollback | None) -> str:
+    if rollback is not None:
+        return f"Roll back:  {rollback.command}"
+    pipeline = channel_of(push.model).split("/")[0]
+    return f"No other model may be pushed by {push.node}. List the models:  spanwise artifacts {pipeline} --type Model"

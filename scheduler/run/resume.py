@@ -36,7 +36,7 @@ def resume(
         executions = find_finished(store, stopped)
         _refuse_complete(store, stopped)
     if stopped.trigger is Trigger.PUSH:
-        again = push_command(executions)
+        again = push_command(stopped, executions)
         raise UsageError(f"Run {stopped.name} pushed what a person had named, so only a person repeats it:  {again}")
     words = ["spanwise", "resume", stopped.name, *(word for text in typed for word in ("--param", text))]
     stopped = replace(stopped, typed=(*stopped.typed, *typed))

@@ -1,5 +1,6 @@
 """Rollbacks: what `push` and `unbless` do where several Pushers push the models of a pipeline, and where one was tried."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,49 @@ def test_a_trial_with_other_arguments_moves_no_push(bench, part):
 
     assert served("production") == "5"
     assert not Path("trial").exists()
+
+
+def test_each_printed_way_back_works(bench, capsys):
+    """One for each Pusher that serves the model, with its name: a push without it is refused where several read it."""
+    learn(bench, 5, 6)
+    capsys.readouterr()
+
+    assert bench("unbless", "flow/Learn/model/2", "--because", "6 is wrong") == 0
+
+    printed = sorted(line for line in capsys.readouterr().out.splitlines() if line.startswith("Roll back:"))
+    assert printed == [
+        f"Roll back:  spanwise push flow/Learn/model/1 --node {node} --because TEXT"
+        for node in ("Production", "Staging")
+    ]
+    for line in printed:
+        assert bench(*shlex.split(line)[3:]) == 0
+    assert (served("production"), served("staging")) == ("5", "5")
+
+
+def test_no_way_back_is_to_a_model_that_was_refused_since_it_served(bench, capsys):
+    """Its Evaluator has judged it again; a push of it is refused."""
+    learn(bench, 5, 6, 5)
+    capsys.readouterr()
+
+    assert bench("unbless", "flow/Learn/model/2", "--because", "6 is wrong") == 0
+
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "No other model may be pushed by Production. List the models:  spanwise artifacts flow --type Model"
+    )
+
+
+def test_a_push_that_failed_names_its_pusher_to_push_again(bench, capsys):
+    """Without its name, the command is refused where several Pushers read the model."""
+    learn(bench, 5, 6)
+    Path("production").rename("aside")
+    Path("production").touch()
+    capsys.readouterr()
+
+    assert bench("push", "flow/Learn/model/1", "--node", "Production", "--because", "6 is wrong") == 1
+
+    again = "spanwise push flow/Learn/model/1 --node Production --because TEXT"
+    assert f"Push it again:  {again}" in capsys.readouterr().out
+    Path("production").unlink()
+    Path("aside").rename("production")
+    assert bench(*shlex.split(again)[1:]) == 0
+    assert served("production") == "5"

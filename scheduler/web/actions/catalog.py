@@ -209,8 +209,12 @@ _ALL = (
         name="push",
         title="Push a model",
         does="It becomes the version that serves, in a run of the Pusher alone. This is how to roll back.",
-        fields=(_MODEL, _BECAUSE),
-        command=_about("push", of="model"),
+        fields=(
+            _MODEL,
+            FormField(name="node", label="Node", required=False, hint="the Pusher, where several read the model"),
+            _BECAUSE,
+        ),
+        command=lambda form: ["push", *_given(form, "node", "--node"), *_about(of="model")(form)],
         danger=True,
     ),
     Action(

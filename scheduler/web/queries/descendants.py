@@ -9,7 +9,7 @@ from markupsafe import Markup
 from spanwise.orchestrator.artifact import Model
 from spanwise.orchestrator.serving import find_served
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.inspect.rollback import find_rollback
+from spanwise.scheduler.inspect.rollback import Rollback, find_rollback
 from spanwise.scheduler.inspect.taint import TaintReport
 from spanwise.scheduler.web.pages import artifact_url
 from spanwise.scheduler.web.pictures.graphs import Box, draw_graph
@@ -40,9 +40,9 @@ def draw_descendants(store: Store, found: TaintReport) -> Markup:
     return draw_graph(boxes, edges, f"What was made from {len(found.wrong)} wrong versions; the tables below list it")
 
 
-def find_older(store: Store, found: TaintReport) -> str:
-    """The model to roll back to, which did not learn from it and may be pushed; empty without one."""
+def find_older(store: Store, found: TaintReport) -> list[Rollback]:
+    """The pushes that roll each Pusher back to a model which did not learn from it."""
     tainted = {each.model.name for each in found.models}
-    serving = (push for _, push in find_served(store, found.pipeline) if push.model in tainted)
-    older = next((find_rollback(store, push, without=tainted) for push in serving), None)
-    return "" if older is None else older.name
+    serving = [push for _, push in find_served(store, found.pipeline) if push.model in tainted]
+    ways = [find_rollback(store, push, without=tainted) for push in serving]
+    return [rollback for rollback in ways if rollback is not None]

@@ -125,7 +125,7 @@ def test_a_push_that_failed_is_pushed_again_not_resumed(rides: Command) -> None:
     Path("serving").touch()
     code, out, _ = rides("push", "rides/Trainer/model/1", "--because", "2 is wrong for refunds")
     assert code == 1
-    assert "Push it again:  spanwise push rides/Trainer/model/1 --because" in out
+    assert "Push it again:  spanwise push rides/Trainer/model/1 --node Pusher --because" in out
     assert "spanwise resume" not in out
     Path("serving").unlink()
     Path("aside").rename("serving")
@@ -133,7 +133,7 @@ def test_a_push_that_failed_is_pushed_again_not_resumed(rides: Command) -> None:
     code, _, err = rides("resume", "rides/4")
 
     assert code == 2
-    assert "spanwise push rides/Trainer/model/1 --because" in err
+    assert "spanwise push rides/Trainer/model/1 --node Pusher --because" in err
     assert served() == "2"
 
 

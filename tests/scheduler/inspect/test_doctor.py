@@ -10,6 +10,7 @@ import pytest
 from spanwise.orchestrator import PushedModel, State
 from spanwise.orchestrator.errors import StorageError
 from spanwise.orchestrator.mlmd import open_store
+from spanwise.orchestrator.verdict import Verdict, append
 from spanwise.scheduler.alerts import alert, channel, outbox
 from spanwise.scheduler.inspect import database_file, doctor
 from spanwise.scheduler.inspect.doctor import HealthCheck
@@ -250,6 +251,30 @@ def test_a_channel_is_tried_when_it_is_asked_for(tmp_path: Path) -> None:
     assert checks["outbox"].found.startswith("1 not sent yet, the oldest since 2013-01-08")
     assert checks["outbox"].found.endswith(f"; {name}: the connection was refused")
     assert checks[f"message to {name}"] == HealthCheck(f"message to {name}", "fail", "the connection was refused")
+
+
+def test_the_push_that_replaces_a_forgotten_version_is_of_a_model_that_may_be_pushed(tmp_path: Path) -> None:
+    """The one that was pushed last was taken back since, so a push of it is refused; one that is unknown has none."""
+    known = settings(tmp_path)
+    known.root.mkdir()
+    store = open_store(known.metadata, root=known.root)
+    past = Past(tmp_path, store)
+    first, second = (past.train([past.ingest(day)]) for day in (DAY, DAY + 1))
+    for version, model in enumerate((first, second)):
+        serve(past, past.push(model, version))
+    append(store, [Verdict(mark="blessed", artifact=second.name, given=False, by="ann@host", because="wrong")])
+    (past.serving / "8").mkdir()
+    store.close()
+    check = found(tmp_path)["what serves of flights"]
+    assert (check.level, check.fix) == ("warn", f"spanwise push {first.name} --because TEXT")
+
+    store = past.store = open_store(known.metadata, root=known.root)
+    away = {"pushed": 1, "model": "elsewhere", "pushed_destination": str(past.serving / "7")}
+    past.do("Pusher", pushed_model=[past.draft(PushedModel, **away)])
+    store.close()
+
+    check = found(tmp_path)["what serves of flights"]
+    assert (check.level, check.fix) == ("warn", "")
 
 
 def test_a_forgotten_version_is_found_after_any_number_of_models_that_were_not_pushed(tmp_path: Path) -> None:

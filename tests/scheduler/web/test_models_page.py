@@ -2,11 +2,13 @@
 
 import json
 import re
-from urllib.parse import unquote
+from html import unescape
+from urllib.parse import parse_qs, unquote, urlencode
 
-from spanwise.orchestrator import Blessing, Evaluation, Model
+from spanwise.orchestrator import Blessing, Evaluation, Model, PushedModel
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.store import Claim
+from spanwise.scheduler.web.actions.catalog import ACTIONS
 from spanwise.scheduler.web.pages import SIGNS
 from spanwise.scheduler.web.queries import model_metrics, models
 from tests.scheduler.client.conftest import FIRST
@@ -257,3 +259,23 @@ def test_a_page_without_models_leads_to_those_before(past, page, monkeypatch):
     assert "None of these runs has trained a model" in found.text
     assert "Older than run 2" in found.text
     assert model.name in page("/p/flights/models?before=2").text
+
+
+def test_each_pusher_is_rolled_back_by_its_name(past, page):
+    """The push of a model that two Pushers read is refused without it."""
+    for number in range(2):
+        past.begin(FIRST + number)
+        model = past.train([past.ingest(FIRST + number)])
+        past.evaluate(model, [])
+        past.push(model, number + 1)
+        away = {"pushed": 1, "pushed_destination": f"/away/{number + 1}", "model": model.name}
+        past.do("Pusher2", {"model": [model]}, pushed_model=[past.draft(PushedModel, **away)])
+
+    shown = page("/p/flights/tainted?span=2013-01-02").text
+    found = [parse_qs(unescape(query)) for query in re.findall(r'href="/do/push\?([^"]*)"', shown)]
+
+    assert sorted(each["node"] for each in found) == [["Pusher"], ["Pusher2"]]
+    assert [each["model"] for each in found] == [["flights/Trainer/model/1"]] * 2
+    assert 'value="Pusher2"' in page(f"/do/push?{urlencode(found[0] | {'node': 'Pusher2'}, doseq=True)}").text
+    asked = {"model": "flights/Trainer/model/1", "node": "Pusher2", "because": "wrong"}
+    assert ACTIONS["push"].words(asked) == ["push", "--node=Pusher2", "--because=wrong", "--", asked["model"]]

@@ -269,14 +269,15 @@ def test_what_a_run_of_the_whole_pipeline_does_not_repeat_is_not_run_again(past,
 
 
 def test_a_push_is_repeated_as_a_push(past, page):
-    """A run of its pipeline would train a model, and push that."""
+    """By the same Pusher; a run of its pipeline would train a model, and push that."""
     past.begin(FIRST)
     model = past.train([past.ingest(FIRST)])
     past.begin(trigger=Trigger.PUSH)
     past.push(model, 1)
 
     assert again(page, 2) is None
-    assert f'href="/do/push?model={quote(model.name, safe="")}">Push again<' in page("/runs/flights/2").text
+    again_there = f'href="/do/push?model={quote(model.name, safe="")}&amp;node=Pusher">Push again<'
+    assert again_there in page("/runs/flights/2").text
 
 
 def describe(site, *nodes):
