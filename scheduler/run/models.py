@@ -46,7 +46,7 @@ class Decision:
 
     verdict: Verdict
     champions: Mapping[str, Artifact | None]  #: of the model's channel now, by Pusher; by "" where none serves one
-    lost: tuple[Artifact, ...]  #: the champions of which the files were garbage-collected
+    lost: frozenset[str]  #: names of the champions of which the files were garbage-collected
     serving: tuple[tuple[Push, Rollback | None], ...]  #: the pushes by which it, or what was made of it, serves
 
     @property
@@ -80,11 +80,11 @@ def decide(store: Store, model: Artifact, *, given: bool, because: str, clock: l
     serving = find_serving(store, address.pipeline)
     pushers = {push.node for name, found in serving.items() if channel_of(name) == str(address) for push in found}
     champions = {node: _find_champion(store, address, node or None) for node in sorted(pushers) or [""]}
-    known = {champion.name: champion for champion in champions.values() if champion is not None}
+    lost = (each.name for each in champions.values() if each is not None and _is_collected(store, each))
     return Decision(
         verdict=verdict,
         champions=champions,
-        lost=tuple(champion for champion in known.values() if _is_collected(store, champion)),
+        lost=frozenset(lost),
         serving=tuple((push, find_rollback(store, push)) for push in serving.get(model.name, [])),
     )
 
@@ -290,9 +290,9 @@ def format_decision(decision: Decision) -> str:
         of = f" of {node}" if node else ""
         is_now = f"There is no champion{of} now." if champion is None else f"The champion{of} is {champion.name}."
         lines.append(is_now)
-    for lost in decision.lost:
-        lines.append(f"The files of {lost.name} were garbage-collected, so nothing can be compared with it.")
-        lines.append(f"Take its blessing back as well:  spanwise unbless {lost.name} --because TEXT")
+        if champion is not None and champion.name in decision.lost:
+            lines.append("Its files were garbage-collected, so nothing can be compared with it.")
+            lines.append(f"Take its blessing back as well:  spanwise unbless {champion.name} --because TEXT")
     if not verdict.given:
         lines += dict.fromkeys(_describe_serving(verdict.artifact, push) for push, _ in decision.serving)
         lines += dict.fromkeys(_describe_rollback(push, rollback) for push, rollback in decision.serving)
