@@ -23,7 +23,7 @@ from spanwise.orchestrator.errors import Refused, ResolutionError, UsageError
 from spanwise.orchestrator.fingerprint import CacheKey
 from spanwise.orchestrator.gate import Gate, find_calendar
 from spanwise.orchestrator.history import History, identity_of, span_of, version_key, version_of, versions_of
-from spanwise.orchestrator.integrity import describe_restore, describe_way_round, recreate_command
+from spanwise.orchestrator.integrity import describe_lost_models, describe_restore, recreate_command
 from spanwise.orchestrator.making import name_spans
 from spanwise.orchestrator.parameter_record import encode_parameter, is_same_parameter
 from spanwise.orchestrator.run import Execution, Run, quote_pipeline
@@ -452,8 +452,6 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     first = gone[0]
     what = first.name if len(gone) == 1 else f"{first.name} and {len(gone) - 1} more"
     why = "were garbage-collected." if is_marked(store, COLLECTED, first) else f"are missing or damaged: {first.uri}"
-    chosen = {a.id for name, found in inputs.items() for a in found if _is_chosen(node, name)}
-    models = [a for a in gone if a.id in chosen and a.is_a(Model)]
     commands = list(
         dict.fromkeys(
             recreate_command(
@@ -463,7 +461,7 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
                 spans=name_spans(store, artifact, calendar=run.calendar),
             )
             for artifact in gone
-            if artifact not in models
+            if not artifact.is_a(Model)
         )
     )
     more = [f"… and {len(commands) - _MOST_COMMANDS} more like these."] if len(commands) > _MOST_COMMANDS else []
@@ -472,15 +470,8 @@ def _refuse_gone(node: Component, run: Run, store: Store, inputs: Artifacts) -> 
     )
     if commands and run.as_of is not None:
         lines = [describe_restore(run.as_of)]
-    if models:
-        lines.append("Restore the model from a backup; to train again makes another one.")
-    lines += [describe_way_round(artifact) for artifact in gone if artifact.is_a(Model)]
+    lines += describe_lost_models(gone)
     raise ResolutionError(f"{node.name} reads {what}, but the files {why}\n" + "\n".join(lines))
-
-
-def _is_chosen(node: Component, name: str) -> bool:
-    """Whether a resolver chooses an input among the artifacts of earlier runs."""
-    return any(isinstance(channel.producer, Resolver) for channel in node.inputs[name])
 
 
 def format_choice(chosen: Sequence[Artifact], run: Run) -> str:

@@ -139,22 +139,18 @@ def damage_message(
 ) -> str:
     """Who reads what, what is there instead, and what to type next."""
     found = list(damages)
+    others = [damage.artifact for damage in found if not damage.artifact.is_a(Model)]
     commands = dict.fromkeys(
-        recreate_command(
-            run,
-            damage.artifact,
-            judges.get(damage.artifact.name, ()),
-            spans=spans.get(damage.artifact.name, ""),
-            anew=True,
-        )
-        for damage in found
+        recreate_command(run, other, judges.get(other.name, ()), spans=spans.get(other.name, ""), anew=True)
+        for other in others
     )
     ways = ["Restore these files from a backup, or create them again:", *(f"  {command}" for command in commands)]
-    return (
-        "\n".join(f"{node} reads {damage}." for damage in found)
-        + "".join(f"\n{line}" for line in (ways if run.as_of is None else [describe_restore(run.as_of)]))
-        + "".join(f"\n{describe_way_round(damage.artifact)}" for damage in found if damage.artifact.is_a(Model))
-    )
+    lines = [
+        *(f"{node} reads {damage}." for damage in found),
+        *((ways if run.as_of is None else [describe_restore(run.as_of)]) if others else []),
+        *describe_lost_models(damage.artifact for damage in found),
+    ]
+    return "\n".join(lines)
 
 
 def describe_restore(as_of: datetime) -> str:
@@ -166,12 +162,23 @@ def describe_restore(as_of: datetime) -> str:
     )
 
 
-def describe_way_round(model: Artifact) -> str:
-    """The command after which no run is compared with a model that cannot be read."""
-    return (
-        "If it is a champion, the one before it is the baseline after:  "
-        f"spanwise unbless {model.name} --because damaged"
-    )
+def describe_lost_models(artifacts: Iterable[Artifact]) -> list[str]:
+    """What helps where models among these cannot be read: what is trained again is another model, of another name."""
+    models = [artifact for artifact in artifacts if artifact.is_a(Model)]
+    if not models:
+        return []
+    return [
+        "Restore the model from a backup; to train again makes another one.",
+        *(
+            f"If it is a champion, the one before it is the baseline after:  {give_up_command(model)}"
+            for model in models
+        ),
+    ]
+
+
+def give_up_command(model: Artifact) -> str:
+    """The command after which no run is compared with a model that cannot be read, and nobody looks for it."""
+    return f"spanwise unbless {model.name} --because damaged"
 
 
 def recreate_command(

@@ -152,13 +152,13 @@ def backup(
     made = back_up(read_settings(root, config), folder.expanduser(), files_only=files_only, elsewhere=options)
     if json:
         facts = {"artifacts": made.artifacts, "size_bytes": made.size_bytes, "metadata": made.with_metadata}
-        lost = [{"artifact": d.artifact.name, "found": d.found, "fix": d.recreate} for d in made.damaged]
+        lost = [{"artifact": d.artifact.name, "found": d.found, "fix": d.command} for d in made.damaged]
         print_document({"folder": str(made.folder), "at": made.at.isoformat(), **facts, "damaged": lost})
     else:
         what = f"{made.artifacts} artifacts, {format_size(made.size_bytes)}" if made.with_metadata else "files only"
         typer.echo(f"Backed up to {made.folder} as of {format_time(made.at)}: {what}.")
         for report in made.damaged:
-            typer.echo(f"{report.artifact.name}: {report.found}\n      -> {report.recreate}", err=True)
+            typer.echo(f"{report.artifact.name}: {report.found}\n      -> {report.command}", err=True)
     raise typer.Exit(1 if made.damaged else 0)
 
 

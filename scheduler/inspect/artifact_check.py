@@ -13,14 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, Model
 from spanwise.orchestrator.collection import COLLECTED
 from spanwise.orchestrator.driver import is_on_disk
-from spanwise.orchestrator.integrity import Damage, find_damages, recreate_command
+from spanwise.orchestrator.history import find_parts, versions_of
+from spanwise.orchestrator.integrity import Damage, find_damages, give_up_command, recreate_command
 from spanwise.orchestrator.making import name_spans
 from spanwise.orchestrator.run import Run
-from spanwise.orchestrator.store import Store, is_marked
-from spanwise.orchestrator.verdict import judges_of
+from spanwise.orchestrator.store import Address, Store, is_marked
+from spanwise.orchestrator.verdict import find_standing_of_model, judges_of
+from spanwise.scheduler.formatting import run_calendar
+from spanwise.scheduler.inspect.records import artifact_calendar
 
 
 @dataclass(kw_only=True)
@@ -33,11 +36,11 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class DamageReport:
-    """A damaged artifact, and the command that recreates it."""
+    """A damaged artifact, and the command after which it is needed no more: one makes it again, one gives it up."""
 
     artifact: Artifact
     found: str
-    recreate: str
+    command: str
 
 
 def check_artifacts(
@@ -53,6 +56,8 @@ def check_artifacts(
 ) -> Iterator[DamageReport]:
     """Yields the artifacts of the newest `runs` runs, or of all, whose files are missing or have another size.
 
+    Those that have been made again, and models that were given up, are not counted.
+
     `deep` compares every byte with the digest, and looks in the archive for the files of those that have a copy here.
     Collected artifacts have no files, and are left out.
     `elsewhere` is --root and --config as typed, for the commands. `copied` are the folders of the project and of its
@@ -65,20 +70,38 @@ def check_artifacts(
         seen.update(artifact.id for artifact in fresh)
         there = [artifact for artifact in fresh if not is_marked(store, COLLECTED, artifact)]
         for damage in _find_damages(there) if deep else _find_missing(there):
-            if not is_marked(store, COLLECTED, damage.artifact):  # it may have been collected meanwhile
-                command = recreate_command(
-                    _of_project(run, copied),
-                    damage.artifact,
-                    judges_of(store, "accepted", damage.artifact),
-                    spans=name_spans(store, damage.artifact, calendar=run.calendar),
-                    anew=True,
-                )
-                words = shlex.join(elsewhere)
-                again = f"{command} {words}" if words else command
-                yield DamageReport(artifact=damage.artifact, found=damage.found, recreate=again)
+            if is_marked(store, COLLECTED, damage.artifact):  # it may have been collected meanwhile
+                continue
+            if _is_settled(store, run, damage.artifact):
+                there = [artifact for artifact in there if artifact.id != damage.artifact.id]
+                continue
+            words = [_command(store, _of_project(run, copied), damage.artifact), *map(shlex.quote, elsewhere)]
+            yield DamageReport(artifact=damage.artifact, found=damage.found, command=" ".join(words))
         checked.artifacts += len(there)
         checked.size_bytes += sum(artifact.size_bytes for artifact in there)
         progress(checked)
+
+
+def _is_settled(store: Store, run: Run, artifact: Artifact) -> bool:
+    """Whether its span was published again since; or a person has taken back the blessing of the model."""
+    if artifact.is_a(Model):
+        person = find_standing_of_model(store, artifact).personal
+        return person is not None and not person.given
+    span = artifact.properties.get("span")
+    if not isinstance(span, int):
+        return False
+    address = Address(*artifact.name.split("/")[:3])
+    published = versions_of(store, address, span, artifact_calendar(artifact, run_calendar(run)))
+    (current,) = find_parts(store, [published])
+    return artifact.id not in {part.id for part in current}
+
+
+def _command(store: Store, run: Run, artifact: Artifact) -> str:
+    if artifact.is_a(Model):
+        return give_up_command(artifact)
+    judges = judges_of(store, "accepted", artifact)
+    spans = name_spans(store, artifact, calendar=run.calendar)
+    return recreate_command(run, artifact, judges, spans=spans, anew=True)
 
 
 def _of_project(run: Run, copied: tuple[Path, Path] | None) -> Run:

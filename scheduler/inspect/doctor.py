@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from spanwise.orchestrator import lease, process
+from spanwise.orchestrator.artifact import Model
 from spanwise.orchestrator.errors import SpanwiseError, StorageError
 from spanwise.orchestrator.run_dir import run_dir
 from spanwise.orchestrator.serving import last_pushes, version_instead
@@ -296,8 +297,9 @@ def _artifacts(
     try:
         for report in reports:
             damaged += 1
-            again = f"restore it from a backup, or create it again: {report.recreate}"
-            yield HealthCheck(f"artifact {report.artifact.name}", "fail", report.found, again)
+            otherwise = "give it up" if report.artifact.is_a(Model) else "create it again"
+            fix = f"restore it from a backup, or {otherwise}: {report.command}"
+            yield HealthCheck(f"artifact {report.artifact.name}", "fail", report.found, fix)
     except StorageError as error:  # or the disk is full that the copies are on
         yield HealthCheck(f"artifacts of {pipeline}", "fail", "could not be checked", str(error))
         return

@@ -286,11 +286,12 @@ def test_work_is_not_done_on_inputs_that_are_gone(trial, loss):
     assert "spanwise run p.py --to Make" in str(refused.value)
 
 
-def test_an_earlier_model_that_is_gone_is_not_trained_again(trial):
-    """Training makes another model, which no resolver takes for it; so it is restored, or is no champion any more."""
+@pytest.mark.parametrize("chosen", [True, False])
+def test_an_earlier_model_that_is_gone_is_not_trained_again(trial, chosen):
+    """Training makes another model, which neither a resolver nor a push by name takes for it."""
     train = Train()
     model = trial.run(Pipeline("p", [train])).artifact("Train", "model")
-    compare = Compare(baseline=All(train["model"])["model"])
+    compare = Compare(baseline=(All(train["model"]) if chosen else train)["model"])
     shutil.rmtree(model.path)
 
     with pytest.raises(ResolutionError) as refused:

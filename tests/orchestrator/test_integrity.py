@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.orchestrator import Component, Input, Output, Pipeline, Report, State, fingerprint
-from spanwise.orchestrator.artifact import MOST_FILES, Artifact
+from spanwise.orchestrator.artifact import MOST_FILES, Artifact, Model
 from spanwise.orchestrator.errors import DamagedArtifact
-from spanwise.orchestrator.integrity import find_damage, find_damages, verify_inputs
+from spanwise.orchestrator.integrity import Damage, damage_message, find_damage, find_damages, verify_inputs
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.run_request import RunRequest
 from spanwise.orchestrator.testing import Trial
@@ -87,6 +87,30 @@ def test_the_error_names_artifact_and_file_and_how_to_recreate_them(tmp_path, ch
         "Restore these files from a backup, or create them again:\n"
         "  spanwise run taxi.py --span 5 --to Trainer --no-cache"
     )
+
+
+def test_a_damaged_model_is_restored_or_given_up(tmp_path):
+    """Nothing makes it again under its name; what else is damaged is made again all the same."""
+    damages = [
+        Damage(Model("/m", name="taxi/Trainer/model/7"), "/m: weights.bin is missing"),
+        Damage(Artifact("/a", name="taxi/Lake/rows/5/1", properties={"span": 5}), "/a: rows is missing"),
+    ]
+    run = Run(pipeline="taxi", span=5, source="taxi.py")
+    unbless = "spanwise unbless taxi/Trainer/model/7 --because damaged"
+    of_the_model = [
+        "Restore the model from a backup; to train again makes another one.",
+        f"If it is a champion, the one before it is the baseline after:  {unbless}",
+    ]
+
+    alone = damage_message("Pusher", run, damages[:1], {}, {}).splitlines()
+    both = damage_message("Pusher", run, damages, {}, {}).splitlines()
+
+    assert alone[1:] == of_the_model
+    assert both[2:] == [
+        "Restore these files from a backup, or create them again:",
+        "  spanwise run taxi.py --span 5 --to Lake --no-cache",
+        *of_the_model,
+    ]
 
 
 def test_what_a_gate_has_judged_is_judged_again_by_the_printed_command(tmp_path):

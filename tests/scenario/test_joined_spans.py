@@ -488,7 +488,7 @@ def break_files(joined, how, name):
 def check(joined):
     """The commands for broken files, as `spanwise doctor --deep` prints them."""
     found = check_artifacts(joined.store, "flow", Checked(), deep=True)
-    return [report.recreate.removeprefix("spanwise ").split() for report in found]
+    return [report.command.removeprefix("spanwise ").split() for report in found]
 
 
 @pytest.mark.parametrize("how", ["removed", "changed"])

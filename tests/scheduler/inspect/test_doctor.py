@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.orchestrator import PushedModel, State
+from spanwise.orchestrator import Examples, PushedModel, State
 from spanwise.orchestrator.errors import StorageError
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.orchestrator.verdict import Verdict, append
@@ -16,9 +16,10 @@ from spanwise.scheduler.inspect import database_file, doctor
 from spanwise.scheduler.inspect.doctor import HealthCheck
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import AlertSettings, Settings
+from spanwise.scheduler.run.models import decide
 from tests.scheduler.client.test_client import serve
 from tests.scheduler.past import Past
-from tests.scheduler.records import DAY, NOON, begun, ended, examples, published
+from tests.scheduler.records import DAY, NOON, begun, ended, examples, model, published
 
 
 def settings(folder: Path) -> Settings:
@@ -146,6 +147,31 @@ def test_artifacts_are_not_looked_for_in_the_root_of_another_store(tmp_path: Pat
 
     assert any(name.startswith("artifact ") for name in before)
     assert not any(name.startswith("artifact") for name in after)
+
+
+def test_files_that_are_gone_are_listed_until_they_are_made_again_or_given_up(tmp_path: Path) -> None:
+    """A span by the command that is printed; a model, which nothing makes again, when its blessing is taken back."""
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "rows").write_text("x")
+    with root.open_for_writing(settings(tmp_path)) as store:
+        run = begun(store)  # type: ignore[arg-type]
+        published(store, run, "ExampleGen", outputs={"examples": examples(1)})  # type: ignore[arg-type]
+        (lost,) = published(store, run, "Trainer", outputs={"model": model()}).outputs["model"]  # type: ignore[arg-type]
+        ended(store, run)  # type: ignore[arg-type]
+        before = found(tmp_path)
+        run = begun(store)  # type: ignore[arg-type]
+        made = Examples(str(again), size_bytes=1, properties=examples(1).properties)
+        published(store, run, "ExampleGen", outputs={"examples": made})  # type: ignore[arg-type]
+        ended(store, run)  # type: ignore[arg-type]
+        decide(store, lost, given=False, because="damaged")
+    after = found(tmp_path)
+
+    fixes = [check.fix for name, check in before.items() if name.startswith("artifact ")]
+    assert any("create it again: spanwise run flights.py --span 1970-01-02 --to ExampleGen" in fix for fix in fixes)
+    assert any(fix.endswith(f"give it up: spanwise unbless {lost.name} --because damaged") for fix in fixes)
+    assert not any(name.startswith("artifact ") for name in after)
+    assert after["artifacts of flights"].found == "1 of 1 from recent runs on disk"
 
 
 def test_what_dead_runs_left_is_a_warning(tmp_path: Path) -> None:
