@@ -17,6 +17,7 @@ from spanwise.scheduler.formatting import Document, format_duration, format_span
 from spanwise.scheduler.inspect import find
 
 if TYPE_CHECKING:
+    from spanwise.orchestrator.run import Run
     from spanwise.orchestrator.store import Address
     from spanwise.scheduler.backfill.command import BackfillRequest
     from spanwise.scheduler.backfill.plan import BackfillPlan
@@ -154,8 +155,18 @@ class PipelineRecord:
     @property
     def source(self) -> str:
         """The file of the newest run that was started from one, `/path/file.py:name`; empty when none was."""
+        newest = self._newest_from_file()
+        return "" if newest is None else newest.source
+
+    @property
+    def typed(self) -> tuple[str, ...]:
+        """The arguments that were typed for that run, as `name=value`."""
+        newest = self._newest_from_file()
+        return () if newest is None else newest.typed
+
+    def _newest_from_file(self) -> Run | None:
         recent = itertools.islice(self.session.store.runs(self.name), find.LOOK_BACK)
-        return next((run.source for run in recent if run.source), "")
+        return next((run for run in recent if run.source), None)
 
     def load(self, *, params: Sequence[str] = ()) -> Loaded:
         """Loads the pipeline from its file, with the arguments of its newest run; this imports the file.
@@ -167,10 +178,8 @@ class PipelineRecord:
 
         if not self.source:
             raise UsageError(f"No recent run of {self.name!r} was started from a file, so it cannot be loaded.")
-        newest = self.latest
-        typed = [*(newest.run.typed if newest is not None else ()), *params]
         settings = self.session.settings.params
-        return load_again(self.source, who=f"pipeline {self.name!r}", typed=typed, settings=settings)
+        return load_again(self.source, who=f"pipeline {self.name!r}", typed=[*self.typed, *params], settings=settings)
 
     def window(self, at: str | None = None) -> list[WindowRecord]:
         """What each resolver by span would choose now, or with `at` as the last span; this imports the file.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from spanwise.orchestrator.run import Trigger
 from spanwise.scheduler.client.runs import STATES
 from spanwise.scheduler.formatting import format_run_span
@@ -61,5 +63,6 @@ def show_span(site: WebSite, ask: Ask) -> Page:
     """One span: its versions with their statistics and anomalies, its runs, and the models that learned from it."""
     pipeline = find.pipeline(site.store, ask.path["pipeline"])
     view = read_span(site, pipeline, ask.path["span"], ask.query.get("node") or None)
-    facts = {"view": view, "record": view.record, "source": site.client.pipeline(pipeline).source}
+    of = site.client.pipeline(pipeline)
+    facts = {"view": view, "record": view.record, "source": of.source, "params": shlex.join(of.typed)}
     return Page("span.html", f"{view.record.label} of {pipeline}", facts, pipeline, "spans")

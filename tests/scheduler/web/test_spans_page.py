@@ -258,6 +258,17 @@ def test_a_run_is_run_again_as_it_was_asked_for(past, page):
     assert again(page, 2) == again(page, 3) == ["--span=Ads=2013-01-01", "--span=Clicks=2013-01", *file]
 
 
+def test_a_span_is_run_with_the_arguments_of_the_newest_run(past, page):
+    """And backfilled with them: without them its pipeline would read the default input."""
+    past.begin(FIRST, typed=("data=my data",))
+    past.ingest(FIRST)
+    shown = page("/p/flights/spans/2013-01-01").text
+
+    for action in ("run", "backfill"):
+        form = unescape(re.search(rf'href="(/do/{action}[^"]*)"', shown)[1])
+        assert "'--param=data=my data'" in unescape(page(form).text)
+
+
 def test_what_a_run_of_the_whole_pipeline_does_not_repeat_is_not_run_again(past, page):
     """A part, its resumption, and a training from scratch."""
     past.begin(FIRST, unselected=("Trainer",))
