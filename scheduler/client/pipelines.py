@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.errors import UsageError
 from spanwise.scheduler.client.artifacts import ArtifactRecord, find_artifacts
-from spanwise.scheduler.client.runs import STATES, RunRecord, record_of, select_runs
+from spanwise.scheduler.client.runs import STATES, TRIGGERS, RunRecord, record_of, select_runs
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import Document, format_duration, format_span, format_time
 from spanwise.scheduler.inspect import find
@@ -133,10 +133,11 @@ class PipelineRecord:
         """The newest runs that fit, newest first; `before` is a number.
 
         Raises:
-            UsageError: there is no such state.
+            UsageError: there is no such state or trigger.
         """
-        if state is not None and state not in STATES:
-            raise UsageError(f"There is no state {state!r} of runs; the states are: {', '.join(STATES)}.")
+        for what, given, known in (("state", state, STATES), ("trigger", trigger, TRIGGERS)):
+            if given is not None and given not in known:
+                raise UsageError(f"There is no {what} {given!r} of runs; the {what}s are: {', '.join(known)}.")
         return select_runs(self.session, self.name, state=state, trigger=trigger, span=span, before=before, limit=limit)
 
     def run(self, number: int) -> RunRecord:

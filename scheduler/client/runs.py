@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spanwise.orchestrator.artifact import Artifact
 from spanwise.orchestrator.placement import find_placements
-from spanwise.orchestrator.run import Execution, Run, State
+from spanwise.orchestrator.run import Execution, Run, State, Trigger
 from spanwise.scheduler.client.artifacts import ArtifactRecord, records_of
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import (
@@ -278,3 +278,6 @@ def select_runs(
 
 STATES = tuple(state.value for state in State if state is not State.CACHED)
 """The states of runs."""
+
+TRIGGERS = tuple(trigger.value for trigger in Trigger)
+"""Why runs are started."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from spanwise.orchestrator.errors import UsageError
 from spanwise.orchestrator.lineage import Direction, walk
 from spanwise.scheduler.data_service.observation import read_status
 from spanwise.scheduler.formatting import iso_time
@@ -190,8 +191,10 @@ def _artifact(site: WebSite, ask: Ask) -> Answer:
 
 def _lineage(site: WebSite, ask: Ask) -> Answer:
     record = site.client.artifact(ask.path["id"])
-    direction = Direction.DOWN if ask.query.get("direction") == "down" else Direction.UP
-    found = walk(site.store, [record.artifact], direction, depth=ask.number("depth", 3, least=1, most=50))
+    typed = ask.query.get("direction") or Direction.UP.value
+    if typed not in (known := [each.value for each in Direction]):
+        raise UsageError(f"There is no direction {typed!r} of a lineage; the directions are: {', '.join(known)}.")
+    found = walk(site.store, [record.artifact], Direction(typed), depth=ask.number("depth", 3, least=1, most=50))
     document = lineage.lineage_document(found, lineage.find_calendars(site.store, found.artifacts.values()))
     return {**document, "verdicts": verdicts.list_verdicts(site.store, found.artifacts.values())}
 

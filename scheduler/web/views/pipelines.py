@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from spanwise.orchestrator.run import Trigger
-from spanwise.scheduler.client.runs import STATES
+from spanwise.scheduler.client.runs import STATES, TRIGGERS
 from spanwise.scheduler.formatting import format_run_span
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.web.pages import Page
@@ -37,7 +36,7 @@ def show_runs(site: WebSite, ask: Ask) -> Page:
         "chosen": chosen,
         "before": before,
         "states": STATES,
-        "triggers": [trigger.value for trigger in Trigger],
+        "triggers": TRIGGERS,
         "span_of": format_run_span,
         "took_s": took_s,
         "query": {k: v for k, v in ask.query.items() if k != "before"},

@@ -67,6 +67,8 @@ def test_runs_are_found_by_state_span_and_number(past, client):
     assert flights.run(3).document()["executions"][0]["node"] == "ExampleGen"
     with pytest.raises(UsageError, match="There is no state 'fialed'"):
         flights.runs(state="fialed")
+    with pytest.raises(UsageError, match="There is no trigger 'by hand'"):
+        flights.runs(trigger="by hand")
     with pytest.raises(NotRecorded, match="Did you mean flights"):
         client.pipeline("flight")
 

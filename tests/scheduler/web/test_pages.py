@@ -572,8 +572,9 @@ def test_the_api_gives_the_documents_of_the_commands(past, page, spanwise):
     assert page("/api/runs/flights/99").status_code == 404
     assert page("/api/runs/flights/99").json()["kind"] == "NotRecorded"
     assert page("/api/nothing").status_code == 404
-    garbled = page("/api/pipelines/flights/spans?first=garbage")
-    assert (garbled.status_code, garbled.json()["kind"]) == (400, "UsageError")
+    for asked in ("pipelines/flights/spans?first=garbage", "artifacts/1/lineage?direction=sideways"):
+        garbled = page(f"/api/{asked}")
+        assert (garbled.status_code, garbled.json()["kind"]) == (400, "UsageError")
     assert all({"400", "404"} <= {*each["get"]["responses"]} for each in described["paths"].values())
     without = [path for path in described["paths"] if "/log/" not in path and "/jobs/" not in path]  # there is none
     for path in without:
