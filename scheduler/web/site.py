@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
-from spanwise.orchestrator.errors import SpanwiseError
+from spanwise.orchestrator.errors import SpanwiseError, UsageError
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.client import Client
 from spanwise.scheduler.web.access import AccessPolicy, Visit, WebRole
@@ -22,6 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger("spanwise.web")
 
 MOST_KEPT = 5000
+_LONGEST_NUMBER = 18  # digits
 
 
 class Memo:
@@ -113,9 +114,17 @@ class Ask:
     visit: Visit | None = None
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = 10**18) -> int:
-        """A whole number of the query; the default where there is none."""
-        text = self.query.get(name, "")
-        return min(max(int(text), least), most) if text.lstrip("-").isdecimal() and len(text) < 20 else default  # noqa: PLR2004
+        """A whole number of the query, between two bounds; the default where there is none.
+
+        Raises:
+            UsageError: it is no number.
+        """
+        text = self.query.get(name, "").strip()
+        if not text:
+            return default
+        if not text.removeprefix("-").isdecimal() or len(text) > _LONGEST_NUMBER:
+            raise UsageError(f"{name}={text[:_LONGEST_NUMBER]} is not a whole number.")
+        return min(max(int(text), least), most)
 
     @property
     def may_act(self) -> bool:
