@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import logging
 import math
@@ -130,9 +131,14 @@ def _read_sample(examples: list[Examples], split: str, count: int) -> pa.Table:
 
     schema = rows.read_schema(examples, split)
     for artifact in sorted(examples, key=lambda e: e.span, reverse=True):
-        for part in rows.list_parts([artifact], split):
-            for batch in rows.read_part(part, schema, count):
-                return pa.Table.from_batches([batch])
+        found: list[pa.RecordBatch] = []
+        parts = rows.list_parts([artifact], split)
+        for batch in itertools.chain.from_iterable(rows.read_part(part, schema, count) for part in parts):
+            found.append(batch.slice(0, count - sum(map(len, found))))
+            if sum(map(len, found)) == count:
+                break
+        if found:
+            return pa.Table.from_batches(found).combine_chunks()
     raise UnreadableInput(f"the split {split!r} has no rows, so there is nothing to try the model on.")
 
 

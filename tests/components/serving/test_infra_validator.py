@@ -6,12 +6,13 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spanwise.components import Importer, InfraValidator, Pusher
 from spanwise.components.serving import infra_validator
 from spanwise.components.serving.probe import arrays
-from spanwise.orchestrator import Model, ParameterError
+from spanwise.orchestrator import Examples, Model, ParameterError
 from tests.components import served_model as serving
 from tests.components.flow import Bench, Lake, only
 
@@ -176,6 +177,20 @@ def test_it_is_tried_again_in_every_run(tmp_path):
 
     assert first["InfraValidator"].reused is None
     assert second["InfraValidator"].reused is None
+
+
+def test_the_rows_that_are_tried_may_be_in_several_files(tmp_path):
+    """As many as are asked for, however few the first file or row group has; all of the newest span if it has fewer."""
+    span = Examples(str(tmp_path), name="s")
+    span.span, span.split_names = 1, ["eval"]
+    span.split("eval").mkdir()
+    for number in range(3):
+        table = pa.table({"x": [10 * number, 10 * number + 1, 10 * number + 2]})
+        pq.write_table(table, span.split("eval") / f"part-{number}.parquet", row_group_size=2)
+
+    tried = [infra_validator._read_sample([span], "eval", count)["x"].to_pylist() for count in (2, 4, 64)]
+
+    assert tried == [[0, 1], [0, 1, 2, 10], [0, 1, 2, 10, 11, 12, 20, 21, 22]]
 
 
 def test_without_rows_there_is_nothing_to_try(tmp_path):
