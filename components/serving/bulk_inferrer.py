@@ -20,7 +20,7 @@ from spanwise.orchestrator.beam_settings import (
     choose_beam,
 )
 from spanwise.orchestrator.component import Component
-from spanwise.orchestrator.errors import ParameterError, UnreadableInput
+from spanwise.orchestrator.errors import ParameterError, SpanwiseError, UnreadableInput
 from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
 
 if TYPE_CHECKING:
@@ -236,9 +236,25 @@ class FilePredictor:
                 _refuse_mixed(file.schema, schema)
         for task, file in zip(tasks, predicted, strict=True):
             if not file.rows:
-                schema = schema or pa.schema([*file.schema, pa.field(self.output, pa.float64())])
+                schema = schema or self._predict_no_rows(task.source, file.schema)
                 pq.write_table(schema.empty_table(), task.target, write_page_checksum=True)
         return schema or pa.schema([])
+
+    def _predict_no_rows(self, source: Path, identifying: pa.Schema) -> pa.Schema:
+        """The columns of what `predict_fn` returns for no rows; where it fails, only those that identify rows."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with _damage(source):
+            schema = pq.read_schema(source)
+        try:
+            return self._predict_batch(pa.RecordBatch.from_pylist([], schema)).schema
+        except SpanwiseError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever a model says of no rows
+            reason = f"there are no rows, and predict_fn fails without any ({type(error).__name__}: {error})"
+            log.warning("prediction-columns-unknown", extra={"reason": reason})
+            return identifying
 
     def _predict_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa

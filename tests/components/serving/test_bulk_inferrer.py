@@ -174,13 +174,29 @@ def test_a_name_that_is_given_twice_is_refused_when_the_pipeline_is_made(key):
         BulkInferrer(examples=span["examples"], model=model["artifact"], predict_fn=serving.times, **given)
 
 
-def test_a_span_without_a_row_gives_files_without_a_row(tmp_path):
-    """The columns are there, for whoever reads many spans at once."""
+def fails_without_rows(model, table):
+    """As many models do."""
+    return 1 / len(table)
+
+
+@pytest.mark.parametrize(
+    ("predict_fn", "columns"),
+    [
+        (serving.times, [("prediction", pa.float64())]),
+        (serving.named, [("late", pa.bool_()), ("why", pa.null())]),
+        (fails_without_rows, []),
+    ],
+)
+def test_a_span_without_a_row_gives_files_without_a_row(tmp_path, predict_fn, columns):
+    """The columns are there, for whoever reads many spans at once: those that predict_fn gives, if it takes no rows."""
     files = {"eval/part-00000": {"id": [], "x": []}}
 
-    (found,) = tables(inferred(tmp_path, columns=("id",), files=files)).values()
+    execution = inferred(tmp_path, predict_fn, columns=("id",), files=files)
 
-    assert found.schema == pa.schema([("id", pa.string()), ("prediction", pa.float64())])
+    (found,) = tables(execution).values()
+    assert found.schema == pa.schema([("id", pa.string()), *columns])
+    told = (tmp_path / "root" / "p" / ".runs" / "1" / "logs" / "BulkInferrer.1.log").read_text()
+    assert ("predict_fn fails without any (ZeroDivisionError: division by zero)" in told) == (not columns)
 
 
 @pytest.mark.parametrize("batch_size", [2, 100])
