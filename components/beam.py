@@ -21,7 +21,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 from spanwise.components.read_ahead import map_ahead
 from spanwise.orchestrator.beam_settings import EMBEDDED_RUNNER, HERE, BeamSettings, bare_runner, check_beam
 from spanwise.orchestrator.code_meaning import ship_checked, unpack_checked
-from spanwise.orchestrator.errors import ParameterError, SpanwiseError
+from spanwise.orchestrator.errors import NodeFailed, ParameterError, SpanwiseError
+from spanwise.orchestrator.user_code import explain_error
 
 log = logging.getLogger("spanwise.beam")
 
@@ -77,9 +78,10 @@ def map_with_user_code(
 ) -> list[Result]:
     """As `map_in_order`, for work that may call code of the user's: `value` holds it, and is shipped to workers.
 
-    Of the parts that fail with an error of ours, the error of the first is raised, as it was.
+    Of the parts that fail on workers, the error of the first is raised: one of ours as it was.
 
     Raises:
+        NodeFailed: the work raised another error there; it has its text and the lines of the user's code.
         ParameterError: `value` cannot be sent to workers, or as `map_in_order`.
         LoadError: its code means something else in a worker than here.
     """
@@ -92,6 +94,8 @@ def map_with_user_code(
             return work(cast("Value", unpack_checked(shipment)), part)
         except SpanwiseError as error:  # Beam would wrap it
             return error
+        except Exception as error:  # noqa: BLE001  whatever the user's code raises; Beam would add a hundred lines
+            return NodeFailed(explain_error(error))
 
     results: list[Result] = []
     for result in map_in_order(parts, on_part, beam=beam, scratch=scratch):

@@ -109,6 +109,12 @@ def without_our_frames_around(frames: Iterable[traceback.FrameSummary]) -> list[
     return without_our_frames(reversed(theirs))[::-1]
 
 
+def explain_error(error: BaseException) -> str:
+    """The type and text of an error, and the lines from the user's code to it."""
+    lines = traceback.format_list(without_our_frames(traceback.extract_tb(error.__traceback__)))
+    return f"{type(error).__name__}: {error}\n{''.join(lines)}".rstrip()
+
+
 def place_of(file: str) -> str | None:
     """Where a file lies in the package spanwise, with `/` between the folders; None if it is elsewhere."""
     for root, prefix in _ROOTS:

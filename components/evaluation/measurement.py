@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +93,4 @@ class ModelFailed(RunError):
     @classmethod
     def from_error(cls, model: str, error: Exception) -> Self:
         """The failure with the error's own words and, where it is not one of ours, the lines of the user's code."""
-        if isinstance(error, SpanwiseError):
-            return cls(model, str(error))
-        lines = traceback.format_list(user_code.without_our_frames(traceback.extract_tb(error.__traceback__)))
-        return cls(model, f"{type(error).__name__}: {error}\n{''.join(lines)}".rstrip())
+        return cls(model, str(error) if isinstance(error, SpanwiseError) else user_code.explain_error(error))

@@ -171,6 +171,7 @@ def predict_files(
     Raises:
         UnreadableInput: a file is damaged.
         ParameterError: `predict_fn` returned something else than it should, or it cannot be sent to workers.
+        NodeFailed: it raised an error on one of them.
     """
     if beam == HERE:
         return [_predict_task(predictor, task) for task in tasks]

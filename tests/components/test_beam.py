@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spanwise.components import ExampleGen, StatisticsGen
+from spanwise.components import ExampleGen, StatisticsGen, beam
 from spanwise.components.beam import MOST_PARTS_HERE, map_in_order, map_with_user_code, merge_in_order
 from spanwise.orchestrator.beam_settings import HERE, BeamSettings
-from spanwise.orchestrator.errors import LoadError, ParameterError
+from spanwise.orchestrator.errors import LoadError, NodeFailed, ParameterError
 from spanwise.orchestrator.run import State
 from spanwise.orchestrator.testing import Lake
 from tests.components.flow import Bench, only
@@ -125,6 +125,22 @@ def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
 
 def apply(function, part):
     return function(part)
+
+
+def divide(part):
+    return 1 / part
+
+
+def test_an_error_of_the_users_code_on_a_runner_has_its_own_lines_alone(tmp_path, monkeypatch):
+    """Beam would raise an error whose text is its own traceback, of a hundred lines and more."""
+    monkeypatch.setattr(beam, "map_in_order", lambda parts, work, **settings: [work(part) for part in parts])
+
+    with pytest.raises(NodeFailed) as raised:
+        map_with_user_code(divide, apply, [1, 0], beam=EMBEDDED, scratch=tmp_path)
+
+    first, *lines = str(raised.value).splitlines()
+    assert first == "ZeroDivisionError: division by zero"
+    assert [line.rpartition(" in ")[2] for line in lines if line.startswith("  File")] == ["apply", "divide"]
 
 
 @pytest.mark.slow
