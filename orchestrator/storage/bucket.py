@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _RETRY_FOR = timedelta(seconds=60)  # a server that is away for longer is an error
-_CHUNK_BYTES = 8 << 20
+_SILENT_FOR = timedelta(seconds=30)  # a server that sends nothing for longer is asked again
+_UPLOADED_WITHIN = timedelta(minutes=10)  # nothing says how far a part has come, and several share a slow line
+_NO_LIMIT = timedelta(days=30)  # the library's own is half a minute for a request, however large the object is
+_UPLOADED_BYTES = 8 << 20
 _HASHED_BYTES = 1 << 20  # what a processor's cache still has when it is hashed
 _KNOWN_FOR_S = 600.0  # what answers at an endpoint seldom changes
 _MOST_DELETED = 1000  # objects in one request, the limit of S3
@@ -49,9 +52,10 @@ _forgotten = 0  # how often buckets were forgotten: a thread may be opening one 
 class StorageBucket:
     """The objects of one bucket. Every method raises StorageError when the storage cannot be reached or refuses."""
 
-    def __init__(self, home: ObjectUrl, objects: ObjectStore) -> None:
+    def __init__(self, home: ObjectUrl, objects: ObjectStore, uploads: ObjectStore) -> None:
         self.home = home
         self._objects = objects
+        self._uploads = uploads  # the same, by connections that let an upload take longer
         self._known_s = float("-inf")  # monotonic: when something was last said to be absent, as storage says it
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -105,9 +109,7 @@ class StorageBucket:
         Raises:
             Conflict: the object is gone, or is another revision.
         """
-        options: Any = {"range": (start, start + size_bytes)}
-        with self._translated(key, conditional=bool(etag)):
-            return bytes(self._get_present(key, options | _if_match(etag)).bytes())
+        return b"".join(self._stream(key, start, start + size_bytes, etag=etag))
 
     def copy(self, old: str, new: str) -> None:
         """Gives a second object the bytes of one, without moving them here."""
@@ -122,8 +124,8 @@ class StorageBucket:
         Raises:
             Conflict: the object is gone, or is another revision.
         """
-        with self._translated(key, conditional=bool(etag)), path.open("xb") as file:
-            for chunk in self._get_present(key, _if_match(etag)).stream(min_chunk_size=_CHUNK_BYTES):
+        with path.open("xb") as file:
+            for chunk in self._stream(key, etag=etag):
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
@@ -133,7 +135,7 @@ class StorageBucket:
         import obstore
 
         with self._translated(key):
-            obstore.put(self._objects, key, path, chunk_size=_CHUNK_BYTES)
+            obstore.put(self._uploads, key, path, chunk_size=_UPLOADED_BYTES)
 
     def upload_part(self, path: Path, key: str, start: int, size_bytes: int) -> None:
         """Writes some bytes of a local file as an object, by one request."""
@@ -143,7 +145,7 @@ class StorageBucket:
             file.seek(start)
             content = file.read(size_bytes)
         with self._translated(key):
-            obstore.put(self._objects, key, content, use_multipart=False)
+            obstore.put(self._uploads, key, content, use_multipart=False)
 
     def download_part(self, key: str, path: Path, start: int) -> bytes:
         """Writes an object into a local file, from a byte on, through to the disk; returns the digest of its bytes.
@@ -153,10 +155,10 @@ class StorageBucket:
         Raises:
             Conflict: there is no such object.
         """
-        with self._translated(key), path.open("r+b") as file:
+        with path.open("r+b") as file:
             file.seek(start)
             state = new_hash()
-            for chunk in self._get_present(key).stream(min_chunk_size=_HASHED_BYTES):
+            for chunk in self._stream(key):
                 file.write(chunk)
                 state.update(chunk)
             file.flush()
@@ -248,6 +250,30 @@ class StorageBucket:
             raise Conflict(f"{self.home / key} is gone.")
         return found
 
+    def _stream(self, key: str, start: int = 0, end: int | None = None, *, etag: str = "") -> Iterator[bytes]:
+        """The bytes of an object, or some of them; with an etag, of that revision and no other.
+
+        Where they break off, the others are asked for: a large object may take longer than a server may be away.
+        """
+        from obstore import exceptions
+
+        options: Any = {} if end is None else {"range": (start, end)}
+        with self._translated(key, conditional=True):
+            while True:
+                found = self._get_present(key, options | _if_match(etag))
+                etag = etag or _info(found.meta).etag
+                came = False
+                try:
+                    for chunk in found.stream(min_chunk_size=_HASHED_BYTES):
+                        came, start = True, start + len(chunk)
+                        yield bytes(chunk)
+                except exceptions.BaseError:
+                    if not came or not etag:  # else the others may be of another revision
+                        raise
+                    options = {"range": {"offset": start} if end is None else (start, end)}
+                else:
+                    return
+
     def _says_absent(self, error: FileNotFoundError) -> bool:
         """Whether the bucket says that it has no such object: gateways and missing buckets answer 404 as well."""
         code = _code(str(error))
@@ -301,7 +327,7 @@ def open_bucket(home: ObjectUrl, *, retry_for: timedelta | None = None) -> Stora
     """The bucket of a URL. A process opens it once, and keeps its connections.
 
     `retry_for` is how long a request is made again while the storage is away, and an answer is waited for twice as
-    long; without it, a minute and half a minute.
+    long; without it, a minute, and as long as bytes of it come.
 
     Raises:
         StorageError: the library for object storage is not installed, or the environment's settings are wrong.
@@ -336,28 +362,36 @@ def _open(home: ObjectUrl, retry_for: timedelta | None, forgotten: int) -> Stora
             f"{home}: object storage needs the extra 'storage':  pip install 'spanwise[storage]'"
         ) from error
     try:
-        return StorageBucket(home, _connect(home, store, retry_for))
+        return StorageBucket(home, *_connect(home, store, retry_for))
     except (exceptions.BaseError, ValueError) as error:
         raise StorageError(f"{home}: {explain(error, home)}") from error
 
 
-def _connect(home: ObjectUrl, store, retry_for: timedelta | None) -> ObjectStore:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
+def _connect(home: ObjectUrl, store, retry_for: timedelta | None) -> tuple[ObjectStore, ObjectStore]:  # type: ignore[no-untyped-def]  # noqa: ANN001  a module
+    """The connections by which objects are read and small ones written, and those by which large ones are."""
     retries = {"retry_timeout": retry_for or _RETRY_FOR}
-    patience = {} if retry_for is None else {"timeout": 2 * retry_for}  # else half a minute
     http = _has_plain_endpoint(home)
-    if home.scheme == "s3":
+    credentials = _profile() if home.scheme == "s3" else {}
+
+    def connect(**patience: timedelta) -> ObjectStore:
         options = {"allow_http": http, **patience}
-        return store.S3Store(home.bucket, client_options=options, retry_config=retries, **_profile())  # type: ignore[no-any-return]
-    if home.scheme in WEB:
+        if home.scheme == "s3":
+            return store.S3Store(home.bucket, client_options=options, retry_config=retries, **credentials)  # type: ignore[no-any-return]
+        if home.scheme == "az":
+            return store.AzureStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
+        options["allow_http"] = True  # Google's metadata server, which gives credentials, has no TLS
+        if home.scheme == "gs":
+            return store.GCSStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
         url = f"{home.scheme}://{home.bucket}/" + (f"?{home.query}" if home.query else "")
-        return store.HTTPStore.from_url(url, client_options={"allow_http": True, **patience}, retry_config=retries)  # type: ignore[no-any-return]
-    if home.scheme not in SCHEMES:
-        return store.MemoryStore()  # type: ignore[no-any-return]
-    if home.scheme == "gs":
-        options = {"allow_http": True, **patience}  # its metadata server, which gives credentials, has no TLS
-        return store.GCSStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
-    options = {"allow_http": http, **patience}
-    return store.AzureStore(home.bucket, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
+        return store.HTTPStore.from_url(url, client_options=options, retry_config=retries)  # type: ignore[no-any-return]
+
+    if home.scheme not in (*SCHEMES, *WEB):
+        objects = uploads = store.MemoryStore()
+    elif retry_for is not None:
+        objects = uploads = connect(timeout=2 * retry_for)
+    else:
+        objects, uploads = connect(timeout=_NO_LIMIT, read_timeout=_SILENT_FOR), connect(timeout=_UPLOADED_WITHIN)
+    return objects, uploads
 
 
 def _has_plain_endpoint(home: ObjectUrl) -> bool:

@@ -29,6 +29,7 @@ class Fault:
     code: str = ""
     reset: bool = False  #: the connection is reset before the answer
     cut: bool = False  #: the connection ends in the middle of the answer's body
+    short: bool = False  #: it ends there too, and what was sent before arrives
     lost: bool = False  #: the request is done, and its answer is lost
     delay_s: float = 0.0
 
@@ -136,6 +137,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.cut:
             self.wfile.write(content[: len(content) // 2])
             self._reset()
+            return
+        if fault is not None and fault.short:
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
             return
         self.wfile.write(content)
 

@@ -128,8 +128,29 @@ def test_a_copy_is_digested_while_it_is_written(tmp_path, artifact, place, proxy
     assert not artifact.exists()
 
 
-def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, place, proxy):
-    """Whether it goes on by itself, or fails and is not there."""
+def test_a_download_goes_on_where_it_breaks_off(tmp_path, place, proxy, monkeypatch):
+    """However long it takes, it is tried again for as long as more of it has come each time; of one revision."""
+    content, key = os.urandom(9 << 20), (place / "large").key
+    open_bucket(place.home).write(key, content)
+    monkeypatch.setattr(bucket, "_RETRY_FOR", timedelta(0))
+    forget_buckets()
+    info = open_bucket(place.home).head(key)
+
+    proxy.fail(Fault(short=True), 2, method="GET", containing="large")
+    open_bucket(place.home).download(key, tmp_path / "copy", etag=info.etag)
+    proxy.fail(Fault(short=True), 2, method="GET", containing="large")
+    (tmp_path / "part").touch()
+    open_bucket(place.home).download_part(key, tmp_path / "part", 0)
+    failed = proxy.fail(Fault(short=True), 2, method="GET", containing="large")
+    some = open_bucket(place.home).read_range(key, 5, 8 << 20)
+
+    assert len(failed) == 2
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "part").read_bytes() == content
+    assert some == content[5 : 5 + (8 << 20)]
+
+
+def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, place, proxy, impatient):
+    """It fails where nothing more comes, and is not there."""
     archive = BucketArchive(tmp_path / "root", place)
     before = contents(artifact)
     archive.keep(artifact)
@@ -143,6 +164,22 @@ def test_a_download_that_breaks_off_is_never_half_a_file(tmp_path, artifact, pla
     archive.fetch(str(artifact), "")
 
     assert contents(artifact) == before
+
+
+def test_an_upload_may_take_longer_than_an_answer(tmp_path, place, proxy, impatient, monkeypatch):
+    """Nothing says how far it has come: on a slow line no artifact was ever kept."""
+    monkeypatch.setattr(bucket, "_SILENT_FOR", timedelta(seconds=0.1))
+    forget_buckets()
+    (tmp_path / "file").write_bytes(b"weights")
+    proxy.fail(LATE)
+
+    with pytest.raises(StorageError, match="the storage could not be reached"):
+        open_bucket(place.home).read((place / "file").key)
+    open_bucket(place.home).upload_part(tmp_path / "file", (place / "file").key, 0, 7)
+    open_bucket(place.home).upload(tmp_path / "file", (place / "whole").key)
+
+    proxy.decide = lambda _method, _path: None
+    assert [info.size_bytes for info in open_bucket(place.home).list(place.key)] == [7, 7]
 
 
 @pytest.mark.parametrize(
