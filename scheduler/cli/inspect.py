@@ -116,13 +116,15 @@ def artifacts(
     Example: spanwise artifacts flights --type Examples --span 2013-01-08
     """
     from spanwise.scheduler.inspect import find, records, verdicts
+    from spanwise.scheduler.inspect.artifact_pages import PageFinder
     from spanwise.scheduler.inspect.collected import find_collected
     from spanwise.scheduler.project.root import describe_root
 
     with open_client(root, config) as client:
         found = client.artifacts(pipeline, kind=type, span=span, limit=limit)
         if json:
-            print_document([record.document() for record in found])
+            pages = PageFinder()
+            print_document([record.document(pages) for record in found])
         elif found:
             listed = [record.artifact for record in found]
             calendars = {record.pipeline: record.calendar for record in found}

@@ -16,6 +16,7 @@ from spanwise.orchestrator.verdict import Verdict, read_verdicts_on
 from spanwise.scheduler.client.session import Session
 from spanwise.scheduler.formatting import Document, format_size, format_time, iso_time, run_calendar
 from spanwise.scheduler.inspect import artifact_summary, find, records
+from spanwise.scheduler.inspect.artifact_pages import PageFinder, is_page
 from spanwise.scheduler.inspect.collected import find_collected
 from spanwise.scheduler.inspect.verdicts import list_verdicts
 
@@ -141,7 +142,7 @@ class ArtifactRecord:
 
     def pages(self) -> list[Path]:
         """The HTML pages in its folder."""
-        has_pages = any(records.is_page(name.as_posix()) for name in self.sizes())
+        has_pages = any(is_page(name.as_posix()) for name in self.sizes())
         return sorted(self.path.glob("*.html")) if has_pages else []
 
     def table(
@@ -211,9 +212,9 @@ class ArtifactRecord:
         """When garbage collection removed its files, UTC; None where it did not."""
         return find_collected(self.session.store, [self.artifact]).get(self.id)
 
-    def document(self) -> Document:
+    def document(self, pages: PageFinder | None = None) -> Document:
         """As `spanwise artifacts --json` prints it."""
-        found = records.artifact_document(self.artifact, self.calendar)
+        found = records.artifact_document(self.artifact, self.calendar, pages)
         judged = list_verdicts(self.session.store, [self.artifact])
         return {**found, "collected": iso_time(self.collected), "verdicts": judged}
 

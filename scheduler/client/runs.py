@@ -23,6 +23,7 @@ from spanwise.scheduler.formatting import (
     single_line,
 )
 from spanwise.scheduler.inspect import artifact_summary, find, records, verdicts
+from spanwise.scheduler.inspect.artifact_pages import PageFinder
 from spanwise.scheduler.ledger.holder import note_left_open
 
 if TYPE_CHECKING:
@@ -224,10 +225,12 @@ class RunRecord:
         """As `spanwise show --json` prints it."""
         executions = self.session.store.executions(self.run)
         placements = find_placements(self.session.store, executions)
-        calendar = run_calendar(self.run)
+        calendar, pages = run_calendar(self.run), PageFinder()
         return {
             **records.run_document(self.run),
-            "executions": [records.execution_document(e, calendar, placements.get(e.name)) for e in executions],
+            "executions": [
+                records.execution_document(e, calendar, placements.get(e.name), pages=pages) for e in executions
+            ],
             "verdicts": verdicts.list_verdicts(self.session.store, verdicts.published(executions)),
         }
 

@@ -239,6 +239,8 @@ def _alerts(settings: Settings, *, alert: bool) -> Iterator[HealthCheck]:
 def _identity(store: Store, settings: Settings) -> HealthCheck:
     try:
         check_root(store, settings)
+    except StorageError as error:
+        return HealthCheck("root and metadata", "fail", "could not be checked", str(error))
     except SpanwiseError as error:
         return HealthCheck("root and metadata", "fail", "do not belong together", str(error))
     return HealthCheck("root and metadata", "ok", "belong together")

@@ -12,6 +12,7 @@ from spanwise.orchestrator.lineage import Direction, Lineage, Step
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, format_count, iso_time, run_calendar, single_line
 from spanwise.scheduler.inspect import artifact_summary, find, records
+from spanwise.scheduler.inspect.artifact_pages import PageFinder
 
 _MANY_PARTS = 2  # of an artifact's summary
 
@@ -67,10 +68,11 @@ def lineage_document(found: Lineage, calendars: Mapping[str, Calendar]) -> Docum
         }
         for step in found.steps
     ]
+    pages = PageFinder()
     return {
         "artifact": found.artifacts[start].name,
         "direction": found.direction.value,
-        "artifacts": [records.artifact_document(a, _calendar(a, calendars)) for a in found.artifacts.values()],
+        "artifacts": [records.artifact_document(a, _calendar(a, calendars), pages) for a in found.artifacts.values()],
         "executions": steps,
         "cut": list[Value](sorted(found.cut)),
     }

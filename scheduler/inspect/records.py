@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 from types import MappingProxyType
 
-from spanwise.orchestrator.artifact import Artifact
+from spanwise.orchestrator.artifact import Artifact, Value
 from spanwise.orchestrator.calendar import Calendar, format_versions
 from spanwise.orchestrator.code_digest import strip_addresses
 from spanwise.orchestrator.component import Channel, Component, Node, Resolver, list_defaults
-from spanwise.orchestrator.errors import DamagedArtifact
 from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.placement import Placement
 from spanwise.orchestrator.run import Execution, Run, State, format_source
@@ -40,6 +38,7 @@ from spanwise.scheduler.formatting import (
     strip_control,
 )
 from spanwise.scheduler.inspect import artifact_summary
+from spanwise.scheduler.inspect.artifact_pages import PageFinder
 
 _ERROR_WIDTH = 60
 _VALUE_WIDTH = 90  # of a parameter
@@ -150,14 +149,26 @@ def format_run(
     facts["controller"] = f"pid {record.pid} on {record.host}"
     width = max(map(len, facts))
     head = "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items())
-    shown = [format_execution(e, calendar, now=now, whole=whole, placement=placements.get(e.name)) for e in executions]
-    return "\n\n".join([head, *shown])
+    pages = PageFinder()
+    shown = [
+        format_execution(e, calendar, now=now, whole=whole, placement=placements.get(e.name), pages=pages)
+        for e in executions
+    ]
+    unknown = [f"Pages of artifacts are not shown: {pages.trouble}"] if pages.trouble else []
+    return "\n\n".join([head, *shown, *unknown])
 
 
 def format_execution(
-    record: Execution, calendar: Calendar, *, now: datetime, whole: bool = False, placement: Placement | None = None
+    record: Execution,
+    calendar: Calendar,
+    *,
+    now: datetime,
+    whole: bool = False,
+    placement: Placement | None = None,
+    pages: PageFinder | None = None,
 ) -> str:
-    """One execution: its reason, duration, parameters, inputs and outputs, each output with its summary."""
+    """One execution: its reason, duration, parameters, inputs and outputs, each output with its summary and pages."""
+    pages = pages or PageFinder()
     calendar = execution_calendar(record, calendar)
     kind = "" if record.component in ("", record.node) else f" ({record.component})"
     attempt = f", attempt {record.attempt}" if record.attempt > 1 else ""
@@ -189,7 +200,7 @@ def format_execution(
             more = f" … and {len(parts) - _MANY_PARTS} more" if len(parts) > _MANY_PARTS and not whole else ""
             summary = single_line(", ".join(parts if whole else parts[:_MANY_PARTS]))
             lines += [f"              {summary}{more}"] if parts and not record.chosen else []
-            lines += [f"              {page}" for page in find_pages(artifact)]
+            lines += [f"              {page}" for page in pages.find(artifact) or ()]
     if record.error:
         lines += [f"  {text}" for text in strip_control(record.error).splitlines()]
         lines += [f"  log         {record.log}"] if has_log(record) else []
@@ -200,24 +211,6 @@ def has_log(record: Execution) -> bool:
     """Whether its code was started, or may have been, so that it has printed something."""
     begun = record.work_started is not None or record.state is State.RUNNING
     return bool(record.log) and (begun or Path(record.log).is_file())
-
-
-def is_page(name: str) -> bool:
-    """Whether a file of an artifact is a page that it shows."""
-    return name.endswith(".html") and "/" not in name
-
-
-def find_pages(artifact: Artifact) -> list[str]:
-    """The HTML pages in the folder of an artifact; their paths are short where they lie below the current folder.
-
-    Of artifacts in object storage those that have pages are fetched, to be opened, and no others.
-    """
-    here, archive = Path.cwd(), artifact.archive
-    pages: list[Path] = []
-    with suppress(DamagedArtifact):  # `doctor` tells
-        if archive is None or artifact.is_here or any(map(is_page, archive.list_files(artifact.uri))):
-            pages = sorted(artifact.path.glob("*.html"))
-    return [str(page.relative_to(here) if page.is_relative_to(here) else page) for page in pages]
 
 
 def run_document(record: Run) -> Document:
@@ -236,8 +229,11 @@ def run_document(record: Run) -> Document:
     }
 
 
-def execution_document(record: Execution, calendar: Calendar, placement: Placement | None = None) -> Document:
+def execution_document(
+    record: Execution, calendar: Calendar, placement: Placement | None = None, *, pages: PageFinder | None = None
+) -> Document:
     """An execution for programs; `place` and `page_url` only where an engine has executed it."""
+    pages = pages or PageFinder()
     names = (
         "id", "node", "component", "attempt", "state", "started", "work_started", "work_ended", "ended", "reason",
         "reused", "error", "log", "parameters",
@@ -246,8 +242,8 @@ def execution_document(record: Execution, calendar: Calendar, placement: Placeme
         **as_document(record, *names),
         **({} if placement is None else dataclasses.asdict(placement)),
         "took_s": elapsed_s(record),
-        "inputs": {n: [artifact_document(a, calendar) for a in found] for n, found in record.inputs.items()},
-        "outputs": {n: [artifact_document(a, calendar) for a in found] for n, found in record.outputs.items()},
+        "inputs": {n: artifact_documents(found, calendar, pages) for n, found in record.inputs.items()},
+        "outputs": {n: artifact_documents(found, calendar, pages) for n, found in record.outputs.items()},
     }
 
 
@@ -285,8 +281,15 @@ def format_artifacts(
     return f"{table}\n\n{format_table(('JUDGED', 'VERDICT NOW'), judged)}" if judged else table
 
 
-def artifact_document(artifact: Artifact, calendar: Calendar) -> Document:
-    """An artifact for programs."""
+def artifact_documents(found: Iterable[Artifact], calendar: Calendar, pages: PageFinder | None = None) -> list[Value]:
+    """Artifacts for programs."""
+    pages = pages or PageFinder()
+    return [artifact_document(artifact, calendar, pages) for artifact in found]
+
+
+def artifact_document(artifact: Artifact, calendar: Calendar, pages: PageFinder | None = None) -> Document:
+    """An artifact for programs; `pages` is null where storage does not say which there are."""
+    shown = (pages or PageFinder()).find(artifact)
     span = artifact.properties.get("span")
     return {
         "id": artifact.id,
@@ -297,7 +300,7 @@ def artifact_document(artifact: Artifact, calendar: Calendar) -> Document:
         "created": iso_time(artifact.created),
         "uri": artifact.uri,
         "size_bytes": artifact.size_bytes,
-        "pages": [str(page.absolute()) for page in map(Path, find_pages(artifact))],
+        "pages": None if shown is None else [str(Path(page).absolute()) for page in shown],
         "properties": dict(sorted(artifact.properties.items())),  # a store gives them in no order
     }
 

@@ -49,6 +49,7 @@ from spanwise.scheduler.formatting import (
     span_document,
 )
 from spanwise.scheduler.inspect import records
+from spanwise.scheduler.inspect.artifact_pages import PageFinder
 
 log = logging.getLogger("spanwise.inspect")
 
@@ -518,16 +519,17 @@ def format_taint(found: TaintReport, *, whole: bool = False) -> str:
 
 def taint_document(found: TaintReport) -> Document:
     """The report for programs."""
-    wrong = {a.id for a in found.wrong}
+    wrong, pages = {a.id for a in found.wrong}, PageFinder()
     return {
         "pipeline": found.pipeline,
         **span_document(found.span, found.calendar),
         "published": [
-            {**records.artifact_document(a, found.calendar), "asked_about": a.id in wrong} for a in found.published
+            {**records.artifact_document(a, found.calendar, pages), "asked_about": a.id in wrong}
+            for a in found.published
         ],
         "models": [
             {
-                **records.artifact_document(tainted.model, found.calendar),
+                **records.artifact_document(tainted.model, found.calendar, pages),
                 "run": tainted.run,
                 "directly": tainted.directly,
                 "bases": list(tainted.bases),
@@ -542,7 +544,7 @@ def taint_document(found: TaintReport) -> Document:
             for tainted in found.models
         ],
         "serving": [tainted.model.name for tainted in found.serving],
-        "others": [records.artifact_document(a, found.calendar) for a in found.others],
+        "others": records.artifact_documents(found.others, found.calendar, pages),
         "corrected": found.corrected,
         "in_newest_window": found.reached,
         "through": [format_span(each, found.calendar) for each in found.through],

@@ -19,6 +19,7 @@ from spanwise.orchestrator.span_resolver import SpanExcluder, SpanResolver, Want
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import Document, format_table, format_time
 from spanwise.scheduler.inspect import records
+from spanwise.scheduler.inspect.artifact_pages import PageFinder
 from spanwise.scheduler.project.load import Loaded
 
 
@@ -130,6 +131,7 @@ def format_window(window: ResolverWindow) -> str:
 
 def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
     """A window for programs."""
+    pages = PageFinder()
     return {
         "node": window.node,
         "source": window.source,
@@ -140,8 +142,8 @@ def window_document(window: ResolverWindow, calendar: Calendar) -> Document:
                 "span": wanted.span,
                 "span_label": wanted.label,
                 "state": _state(wanted),
-                "chosen": None if wanted.chosen is None else records.artifact_document(wanted.chosen, calendar),
-                "superseded": [records.artifact_document(a, calendar) for a in wanted.superseded],
+                "chosen": None if wanted.chosen is None else records.artifact_document(wanted.chosen, calendar, pages),
+                "superseded": records.artifact_documents(wanted.superseded, calendar, pages),
                 "why": _why(wanted, window),
             }
             for wanted in window.spans

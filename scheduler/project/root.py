@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spanwise.orchestrator.errors import NotRecorded, SettingsError, StoreError, StoreUnavailable
+from spanwise.orchestrator.errors import NotRecorded, SettingsError, StorageError, StoreError, StoreUnavailable
 from spanwise.orchestrator.run_dir import NOTE
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, MemoryStore, Store
 from spanwise.scheduler.project.settings import Settings
@@ -168,10 +168,17 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 
 def check_root(store: Store, settings: Settings) -> None:
-    """Raises SettingsError when the root or the store belongs to another. Reads only."""
+    """Raises SettingsError when the root or the store belongs to another. Reads only.
+
+    While object storage cannot be read, it is enough for the records that the store was first used with this root.
+    """
     claim, recorded = store.find_claim(*_IDENTITY), _recorded_identity(settings.root)
     if (recorded is None or recorded != _id_of(claim)) and (archive := archive_of(settings)) is not None:
-        recorded = archive.claimed_by()  # this folder's copies may be those of a root that was emptied since
+        try:
+            recorded = archive.claimed_by()  # this folder's copies may be those of a root that was emptied since
+        except StorageError:
+            if recorded is not None or claim is None or claim.facts.get("root") != _name_root(settings):
+                raise
     _refuse_others(settings, recorded, claim)
 
 

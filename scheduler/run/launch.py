@@ -20,6 +20,7 @@ from spanwise.orchestrator.runner import run as run_pipeline
 from spanwise.orchestrator.store import Store
 from spanwise.scheduler.formatting import FIX, add_options, run_calendar, strip_control
 from spanwise.scheduler.inspect import artifact_summary, find, records
+from spanwise.scheduler.inspect.artifact_pages import PageFinder
 from spanwise.scheduler.inspect.rollback import format_push
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.load import Loaded, load
@@ -283,10 +284,10 @@ def push_command(run: Run, executions: Iterable[Execution], elsewhere: Sequence[
 
 def outcome_document(outcome: RunOutcome) -> Document:
     """The outcome for programs."""
-    calendar = run_calendar(outcome.run)
+    calendar, pages = run_calendar(outcome.run), PageFinder()
     return {
         **records.run_document(outcome.run),
-        "executions": [records.execution_document(e, calendar) for e in outcome.executions.values()],
+        "executions": [records.execution_document(e, calendar, pages=pages) for e in outcome.executions.values()],
         "failed": list(outcome.failed),
         "not_reached": list(outcome.skipped),
     }

@@ -52,7 +52,7 @@ def collection_document(plan: CollectionPlan, result: CollectionResult | None) -
         "pipeline": plan.pipeline,
         "held": plan.held if result is None else result.held,
         "size_bytes": _total_bytes(artifacts, leftovers),
-        "artifacts": [records.artifact_document(artifact, plan.calendar) for artifact in artifacts],
+        "artifacts": records.artifact_documents(artifacts, plan.calendar),
         "leftovers": [as_document(leftover) for leftover in leftovers],
         "uploads": [{"place": str(u.url), "begun": _day(u)} for u in _uploads(plan, result)],
         "kept": [

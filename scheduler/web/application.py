@@ -14,6 +14,7 @@ from spanwise.orchestrator.errors import (
     Held,
     NotRecorded,
     SpanwiseError,
+    StorageError,
     StoreError,
     StoreUnavailable,
     UsageError,
@@ -41,8 +42,14 @@ _STATUS: tuple[tuple[type[SpanwiseError], int, str], ...] = (
     (StoreError, 500, "The metadata cannot be read"),
     (Held, 409, "Another run holds the pipeline"),
     (UsageError, 400, "That cannot be done"),
+    (StorageError, 503, "Object storage cannot be read"),
     (SpanwiseError, 500, "That did not work"),
 )
+
+
+def _status_of(error: SpanwiseError) -> tuple[int, str]:
+    """The status and the title of an answer that is an error."""
+    return next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
 
 
 def create_application(site: WebSite) -> Asgi:
@@ -120,7 +127,7 @@ class _Handler:
         try:
             place = find_file(self._site, request.path_params["artifact"], request.path_params["name"])
         except SpanwiseError as error:
-            return self.refuse(404, "Not recorded", str(error))
+            return self.refuse(*_status_of(error), str(error))
         if not isinstance(place, Path):
             return _stream(place, kind, PurePosixPath(request.path_params["name"]).name)
         if kind:
@@ -134,12 +141,12 @@ class _Handler:
         places = {name: str(place) for name, place in request.path_params.items()}
         try:
             execution, _ = find_log(self._site, Ask(places, dict(request.query_params)))
+            name = f"{execution.pipeline}-{execution.run}-{execution.node}.log"
+            if Path(execution.log).is_file():
+                return FileResponse(execution.log, media_type="application/octet-stream", filename=name)
+            opened = open_log(self._site, execution.log)
         except SpanwiseError as error:
-            return self.refuse(404, "Not recorded", str(error))
-        name = f"{execution.pipeline}-{execution.run}-{execution.node}.log"
-        if Path(execution.log).is_file():
-            return FileResponse(execution.log, media_type="application/octet-stream", filename=name)
-        opened = open_log(self._site, execution.log)
+            return self.refuse(*_status_of(error), str(error))
         if opened is None:
             return self.refuse(404, "No log", "Its file is gone; logs of old runs are removed by: spanwise gc")
         return _stream(opened, "", name)
@@ -162,8 +169,11 @@ class _Handler:
             self._site.client.session.look_back()
             return 200, endpoint.answer(self._site, Ask(places, query))
         except SpanwiseError as error:
-            status = next(s for kind, s, _ in _STATUS if isinstance(error, kind))
-            return status, {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
+            return _status_of(error)[0], {
+                "error": str(error),
+                "kind": type(error).__name__,
+                "exit_code": error.exit_code,
+            }
 
     async def log_in(self, request: Request) -> Response:
         from starlette.responses import HTMLResponse, RedirectResponse
@@ -216,7 +226,7 @@ class _Handler:
         except SpanwiseError as error:
             if isinstance(error, StoreError) and not isinstance(error, NotRecorded):
                 self._site.client.session.reset()  # the next question connects again
-            status, title = next((s, t) for kind, s, t in _STATUS if isinstance(error, kind))
+            status, title = _status_of(error)
             return Page("error.html", title, {"message": str(error)}, status=status)
         except Exception:
             log.exception("page-failed", extra={"path": path})

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from spanwise.orchestrator.artifact import Artifact, SpanRows
 from spanwise.orchestrator.calendar import Calendar
-from spanwise.orchestrator.errors import DamagedArtifact, NotRecorded, UsageError
+from spanwise.orchestrator.errors import DamagedArtifact, NotRecorded, StorageError, UsageError
 from spanwise.orchestrator.lineage import Direction, Lineage, walk
 from spanwise.orchestrator.verdict import Verdict
 from spanwise.scheduler.client import ArtifactRecord
@@ -67,6 +67,7 @@ class ArtifactView:
     properties: Sequence[tuple[str, str]]
     verdicts: Sequence[Verdict]
     pin: str
+    gone: bool  #: there are no files, and storage that was asked says so
     files: Sequence[FileView]
     more_files: int
     preview: Preview | None
@@ -87,8 +88,7 @@ def read_artifact(site: WebSite, reference: str, depth: int) -> ArtifactView:
     record = site.client.artifact(reference)
     up = walk(site.store, [record.artifact], Direction.UP, depth=depth)
     down = walk(site.store, [record.artifact], Direction.DOWN, depth=depth)
-    preview, trouble = _preview(record)
-    files = sorted(record.sizes().items())
+    gone, files, preview, trouble = _read_files(record)
     try:
         maker = site.store.producer(record.artifact)
         run = f"{maker.pipeline}/{maker.run}"
@@ -99,6 +99,7 @@ def read_artifact(site: WebSite, reference: str, depth: int) -> ArtifactView:
         properties=[(name, _short(value)) for name, value in sorted(record.properties.items())],
         verdicts=record.verdicts(),
         pin=describe_pin(site.store, record.artifact),
+        gone=gone,
         files=[_file(site, record, name, size) for name, size in files[:FILES]],
         more_files=max(0, len(files) - FILES),
         preview=preview,
@@ -114,6 +115,17 @@ def read_artifact(site: WebSite, reference: str, depth: int) -> ArtifactView:
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) < 2000 else f"{text[:2000]}…"  # noqa: PLR2004
+
+
+def _read_files(record: ArtifactRecord) -> tuple[bool, list[tuple[Path, int]], Preview | None, str]:
+    """Whether there are none, the files with their sizes, the first rows, and why these are not known.
+
+    What is recorded is shown also where storage cannot be read.
+    """
+    try:
+        return not record.present, sorted(record.sizes().items()), *_preview(record)
+    except (StorageError, DamagedArtifact) as error:
+        return False, [], None, str(error)
 
 
 def _preview(record: ArtifactRecord) -> tuple[Preview | None, str]:
@@ -146,7 +158,7 @@ def _file(site: WebSite, record: ArtifactRecord, name: Path, size: int) -> FileV
         try:
             with record.open(name) as opened:
                 text = opened.read(PREVIEW_BYTES).decode("utf-8", "replace")
-        except (OSError, DamagedArtifact):
+        except (OSError, StorageError, DamagedArtifact):
             return FileView(name=str(name), size_bytes=size)
     return FileView(name=str(name), size_bytes=size, text=text, frame=_frame(site, record.id, name))
 

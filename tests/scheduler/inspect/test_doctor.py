@@ -113,6 +113,27 @@ def test_a_root_of_another_store_fails(tmp_path: Path) -> None:
     assert found(tmp_path)["root and metadata"].level == "fail"
 
 
+def test_a_root_is_not_called_another_one_where_storage_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can say then whether root and metadata belong together."""
+
+    def deny(*_arguments: object) -> None:
+        raise StorageError("s3://lake/root: access was denied.")
+
+    with root.open_for_writing(settings(tmp_path)):
+        pass
+    monkeypatch.setattr(doctor, "check_root", deny)
+
+    check = found(tmp_path)["root and metadata"]
+
+    assert (check.level, check.found, check.fix) == (
+        "fail",
+        "could not be checked",
+        "s3://lake/root: access was denied.",
+    )
+
+
 def test_nothing_is_to_be_removed_from_the_root_of_another_store(tmp_path: Path) -> None:
     """The store knows none of its artifacts, which would all look as if they had never been published."""
     with root.open_for_writing(settings(tmp_path)) as store:

@@ -18,6 +18,7 @@ from spanwise.orchestrator import (
     State,
     component,
 )
+from spanwise.orchestrator.errors import StorageError
 from spanwise.scheduler.inspect import records
 from tests.scheduler.records import DAY, NOON, examples, filled, model
 
@@ -247,3 +248,36 @@ def test_pages_of_outputs_are_shown_as_paths_to_open(tmp_path, monkeypatch) -> N
 
     assert lines.splitlines()[-1].strip() == "root/7/report.html"
     assert document["pages"] == [str(folder / "report.html")]
+
+
+class AwayArchive:
+    """Object storage that does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def has_copy(self, uri: str, content: str) -> bool:
+        return False
+
+    def list_files(self, uri: str) -> dict[str, int]:
+        self.asked += 1
+        raise StorageError(f"s3://lake{uri}: the storage could not be reached.")
+
+
+def test_what_needs_no_storage_is_shown_while_it_is_away() -> None:
+    """It is asked once, as each question may wait for a minute; what is not known about pages is said."""
+    away = AwayArchive()
+    made = [
+        Evaluation(f"/gone/{n}", id=n, name=f"p/Evaluator/evaluation/{n}", archive=away)  # type: ignore[arg-type]
+        for n in (1, 2)
+    ]
+    execution = executed(outputs={"evaluation": tuple(made)})
+    run = Run(pipeline="p", number=1, started=NOON, ended=NOON)
+
+    text = records.format_run(run, [execution, execution], now=NOON)
+    asked, document = away.asked, records.execution_document(execution, Calendar.DAY)
+
+    assert "output      evaluation: p/Evaluator/evaluation/1" in text
+    assert text.endswith("Pages of artifacts are not shown: s3://lake/gone/1: the storage could not be reached.")
+    assert asked == 1
+    assert [each["pages"] for each in document["outputs"]["evaluation"]] == [None, None]  # type: ignore[index,call-overload]

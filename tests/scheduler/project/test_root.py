@@ -1,10 +1,12 @@
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spanwise.orchestrator import SettingsError, StoreUnavailable
+from spanwise.orchestrator.errors import StorageError
 from spanwise.orchestrator.store import Claim, MemoryStore
 from spanwise.scheduler.project import root
 from spanwise.scheduler.project.settings import Settings
@@ -83,6 +85,28 @@ def test_a_root_of_another_store_is_refused(tmp_path: Path, known: bool) -> None
 
     with pytest.raises(SettingsError, match="belongs to another metadata store"):
         root.claim_root(other, settings(tmp_path))
+
+
+class AwayArchive:
+    """Object storage that does not answer."""
+
+    def claimed_by(self) -> str | None:
+        raise StorageError("s3://lake/root: the storage could not be reached.")
+
+
+@pytest.mark.parametrize(("first", "noted", "readable"), [("root", "", True), ("old", "", False), ("root", "x", False)])
+def test_records_are_read_while_storage_is_away_where_they_are_known_to_be_of_this_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, noted: str, readable: bool
+) -> None:
+    """By what the store says of its first root, unless this machine has noted another store."""
+    store = MemoryStore()
+    store.claim(Claim("store", "identity", {"id": "1", "root": f"s3://lake/{first}"}))
+    if noted:
+        (tmp_path / root.NOTE).write_text(noted)
+    monkeypatch.setattr(root, "archive_of", lambda _settings: AwayArchive())
+
+    with nullcontext() if readable else pytest.raises(StorageError):
+        root.check_root(store, replace(settings(tmp_path), url="s3://lake/root"))
 
 
 def test_looking_makes_nothing(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from spanwise.orchestrator import Execution, State, lease
+from spanwise.orchestrator.errors import StorageError
 from spanwise.orchestrator.placement import Placement, record_placement
 from spanwise.orchestrator.run import Trigger
+from spanwise.scheduler.client import ArtifactRecord
 from spanwise.scheduler.ledger.pauses import pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule
 from spanwise.scheduler.ledger.ticks import claim_ended_ticks, claim_tick
@@ -246,6 +248,25 @@ def test_an_artifact_shows_its_rows_files_and_lineage(past, page):
         assert page(f"/download/{examples.id}/{name}").status_code == 404
     (examples.path / "secret").symlink_to("/etc/passwd")
     assert page(f"/download/{examples.id}/secret").status_code == 404
+
+
+def test_an_artifact_is_shown_while_its_storage_is_away(past, page, monkeypatch):
+    """What is recorded needs no storage; the page says why it shows no files."""
+
+    def fail(_record):
+        raise StorageError("s3://lake/root: the storage could not be reached.")
+
+    past.begin(FIRST)
+    examples = past.ingest(FIRST)
+    monkeypatch.setattr(ArtifactRecord, "sizes", fail)
+    monkeypatch.setattr(ArtifactRecord, "present", property(fail))
+
+    found = page(f"/a/{examples.id}")
+
+    assert found.status_code == 200
+    assert page(f"/download/{examples.id}/notes.txt").status_code == 503
+    assert "the storage could not be reached" in text_of(found)
+    assert examples.name in text_of(found)
 
 
 def test_times_are_in_the_zone_of_the_schedule(past, page):
