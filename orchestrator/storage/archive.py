@@ -27,7 +27,14 @@ from spanwise.orchestrator.errors import Conflict, DamagedArtifact, StorageError
 from spanwise.orchestrator.storage import log_pieces
 from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
 from spanwise.orchestrator.storage.checkpoints import POINTER, StoredCheckpoints
-from spanwise.orchestrator.storage.eviction import ASIDE, MOST_BYTES, evict_sometimes, record_of
+from spanwise.orchestrator.storage.eviction import (
+    ASIDE,
+    MOST_BYTES,
+    begin_use,
+    drafts_of,
+    evict_sometimes,
+    record_of,
+)
 from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.stored_file import BLOCK_BYTES, StoredFile
@@ -111,7 +118,7 @@ class BucketArchive:
             return
         place = Path(uri)
         try:
-            _lock(self.root).share()
+            begin_use(_lock(self.root), drafts_of(self.root))
             with suppress(FileNotFoundError):
                 os.utime(place)  # the order in which copies are removed
             if self.has_copy(uri, content):
@@ -263,7 +270,7 @@ class BucketArchive:
 
     def _fetch(self, place: Path, manifest: bytes, content: str) -> None:
         home = self._home(str(place))
-        draft, old = (self.root / ASIDE / f"{os.getpid()}-{uuid.uuid4().hex[:12]}" for _ in range(2))
+        draft, old = (self.root / ASIDE / uuid.uuid4().hex for _ in range(2))
         try:
             draft.mkdir(parents=True)
             known = self._download(Manifest.from_json(manifest, f"{home}{_MANIFEST}"), home, draft)

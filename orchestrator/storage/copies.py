@@ -20,16 +20,16 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from spanwise.orchestrator import durable, process
+from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import Conflict, StorageError
-from spanwise.orchestrator.storage.eviction import MOST_BYTES
+from spanwise.orchestrator.storage.eviction import MOST_BYTES, SAFE_AGE_S, begin_use, sweep
 from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
 from spanwise.orchestrator.storage.use_lock import UseLock
 
 log = logging.getLogger("spanwise.storage")
 
-_SAFE_AGE_S = 86_400.0  # no process reads one copy for longer without having asked for it again
 _SPARE = 0.8  # removing stops at this share of the limit
+_DRAFT = ".draft-"
 _DIGEST = "digest"
 _ENDPOINTS = (
     "AWS_ENDPOINT_URL",
@@ -56,7 +56,7 @@ class LocalCopies:
             Conflict: the object is gone, or has been replaced since it was listed.
             StorageError: it cannot be read, or the disk is full.
         """
-        if self._lock.share():
+        if begin_use(self._lock, self._drafts()):
             self._verified.clear()
         home = self._find(url, info) or self._copy(url, info)
         path = home / url.name
@@ -83,7 +83,7 @@ class LocalCopies:
             for used_s, size, home in entries:
                 if total - removed <= self._most_bytes * _SPARE:
                     break
-                if alone or time.time() - used_s > _SAFE_AGE_S:
+                if alone or time.time() - used_s > SAFE_AGE_S:
                     _remove(home)
                     removed += size
         log.info("copies-removed", extra={"size_bytes": removed, "folder": self.folder})
@@ -116,8 +116,9 @@ class LocalCopies:
 
     def _copy(self, url: ObjectUrl, info: ObjectInfo) -> Path:
         """Makes a copy, and returns it; another process may have made the same."""
-        self._sweep()
-        draft = self.folder / f".draft-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        sweep(self._lock, self._drafts())
+        self.evict()
+        draft = self.folder / f"{_DRAFT}{uuid.uuid4().hex}"
         path = draft / url.name
         try:
             draft.mkdir(parents=True)
@@ -145,14 +146,8 @@ class LocalCopies:
             shutil.rmtree(draft, ignore_errors=True)
         return home
 
-    def _sweep(self) -> None:
-        """Removes drafts of processes that died, and old copies."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for draft in self.folder.glob(".draft-*"):
-            pid = draft.name.split("-")[1]
-            if pid.isdigit() and not process.is_running(int(pid)):
-                shutil.rmtree(draft, ignore_errors=True)
-        self.evict()
+    def _drafts(self) -> Iterator[Path]:
+        return self.folder.glob(f"{_DRAFT}*")
 
     def _entries(self) -> Iterator[tuple[float, int, Path]]:
         """When each copy was last used, and its size."""
@@ -195,7 +190,7 @@ def _digest(path: Path) -> str:
 
 def _remove(home: Path) -> None:
     """By one rename first: a copy that is removed in part must not be found."""
-    gone = home.with_name(f".draft-0-{uuid.uuid4().hex[:12]}")
+    gone = home.with_name(f"{_DRAFT}{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         home.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)

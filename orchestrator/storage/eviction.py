@@ -12,10 +12,9 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from spanwise.orchestrator import process
 from spanwise.orchestrator.storage.use_lock import UseLock
 
 log = logging.getLogger("spanwise.storage")
@@ -28,10 +27,11 @@ ASIDE = ".fetching"
 
 _RECORDS = ".copies"
 
-_SAFE_AGE_S = 86_400.0  # no process reads one copy for longer without having asked for its path again
+SAFE_AGE_S = 86_400.0
+"""No process reads one copy for longer without having asked for its path again, or fetches one without a new byte."""
+
 _SPARE = 0.8  # removing stops at this share of the limit
 _EVERY_S = 60.0
-_OLD_S = 600.0
 _STAMP = ".evicted"
 
 
@@ -47,7 +47,7 @@ def evict_sometimes(root: Path, most_bytes: int, lock: UseLock, has: Callable[[s
 
 def evict(root: Path, most_bytes: int, lock: UseLock, has: Callable[[str], bool]) -> int:
     """Removes copies until the others fit, and returns the bytes that they had. `has`: whether the archive has one."""
-    _sweep(root / ASIDE)
+    sweep(lock, drafts_of(root))
     copies = sorted(_copies(root))
     total, removed = sum(size for _, size, _ in copies), 0
     if total <= most_bytes:
@@ -56,11 +56,37 @@ def evict(root: Path, most_bytes: int, lock: UseLock, has: Callable[[str], bool]
         for used_s, size, folder in copies:
             if total - removed <= most_bytes * _SPARE:
                 break
-            safe = alone or time.time() - used_s > _SAFE_AGE_S
+            safe = alone or time.time() - used_s > SAFE_AGE_S
             if safe and _is_archived(folder, has) and _remove(root, folder, used_s):
                 removed += size
     log.info("copies-removed", extra={"size_bytes": removed, "folder": root})
     return removed
+
+
+def begin_use(lock: UseLock, drafts: Iterable[Path]) -> bool:
+    """Shares the lock; True the first time, when what processes that died have left is removed before."""
+    if lock.is_shared:
+        return False
+    sweep(lock, drafts)
+    return lock.share()
+
+
+def sweep(lock: UseLock, drafts: Iterable[Path]) -> None:
+    """Removes what processes that died have left on its way in or out.
+
+    The id of a process means nothing to another container or host, so all is left while anybody uses copies, unless
+    it has not changed for a day.
+    """
+    with lock.alone() as alone:
+        for draft in drafts:
+            with contextlib.suppress(OSError):
+                if alone or time.time() - _last_changed(draft) > SAFE_AGE_S:
+                    shutil.rmtree(draft, ignore_errors=True)
+
+
+def drafts_of(root: Path) -> Iterator[Path]:
+    """What is on its way into the folder of a root, or out of it."""
+    return (root / ASIDE).glob("*")
 
 
 def record_of(root: Path, place: Path) -> Path:
@@ -94,7 +120,7 @@ def _size(folder: Path) -> int:
 
 def _remove(root: Path, folder: Path, used_s: float) -> bool:
     """By one rename first: what is removed in part must not be found. Puts back what has come into use meanwhile."""
-    aside = root / ASIDE / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    aside = root / ASIDE / uuid.uuid4().hex
     try:
         aside.parent.mkdir(exist_ok=True)
         folder.rename(aside)
@@ -110,11 +136,6 @@ def _remove(root: Path, folder: Path, used_s: float) -> bool:
     return True
 
 
-def _sweep(aside: Path) -> None:
-    """Removes what processes that died have left."""
-    for left in aside.glob("*-*"):
-        pid = left.name.split("-")[0]
-        with contextlib.suppress(OSError):
-            old = time.time() - left.stat().st_mtime > _OLD_S  # ids mean nothing to another container
-            if old and pid.isdigit() and not process.is_running(int(pid)):
-                shutil.rmtree(left, ignore_errors=True)
+def _last_changed(draft: Path) -> float:
+    """By the times that nobody can set: a copy gets that of its object, and one on its way out is old."""
+    return max(path.lstat().st_ctime for path in (draft, *draft.rglob("*")))

@@ -21,9 +21,14 @@ class UseLock:
         self._folder = folder
         self._handles: dict[int, int] = {}  # by process: a lock is shared with forks as long as they have its handle
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether this process shares it."""
+        return os.getpid() in self._handles
+
     def share(self) -> bool:
         """Shares the lock as long as this process lives; True the first time. A fork takes one of its own."""
-        if os.getpid() in self._handles:
+        if self.is_shared:
             return False
         handle = self._open()
         fcntl.flock(handle, fcntl.LOCK_SH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import threading
 import time
 import uuid
@@ -12,7 +13,16 @@ import pytest
 
 from spanwise.orchestrator.errors import Conflict, ParameterError, StorageError
 from spanwise.orchestrator.span_pattern import SpanPattern
-from spanwise.orchestrator.storage import LocalCopies, find_newest_span, list_objects, open_bucket, parse_url
+from spanwise.orchestrator.storage import (
+    BucketArchive,
+    LocalCopies,
+    find_newest_span,
+    list_objects,
+    open_bucket,
+    parse_url,
+)
+from spanwise.orchestrator.storage.archive import _lock
+from spanwise.orchestrator.storage.use_lock import UseLock
 from tests.contract.object_storage import SERVERS, begin_upload, make_folder, serve
 
 
@@ -276,6 +286,49 @@ def test_copies_in_use_stay(bucket, folder, tmp_path):
     assert path.exists()
     copies.close()
     assert LocalCopies(tmp_path, most_bytes=1).evict() == 1040
+
+
+def test_what_another_container_copies_is_left_alone(tmp_path):
+    """The id of its process means nothing here. What a dead one has left goes once nobody uses copies."""
+    home = parse_url(f"memory://{uuid.uuid4().hex}")
+    for name in ("1.csv", "2.csv", "3.csv"):
+        open_bucket(home).write(name, b"x\n1\n")
+    first, second, third = ((home / info.key, info) for info in sorted(open_bucket(home).list(""), key=str))
+    other, one = LocalCopies(tmp_path), LocalCopies(tmp_path)
+    other.get(*first)
+    draft = tmp_path / ".draft-4194305-0"
+    draft.mkdir()
+
+    one.get(*second)
+
+    assert draft.exists()
+    other.close()
+    one.close()
+    LocalCopies(tmp_path).get(*third)
+    assert not draft.exists()
+
+
+def test_what_another_container_fetches_of_a_root_is_left_alone(tmp_path):
+    """However long it takes: its folder is as old as its first file."""
+    archive, other = BucketArchive(tmp_path, parse_url(f"memory://{uuid.uuid4().hex}/home")), UseLock(tmp_path)
+    place = tmp_path / "rows/Count/model/1"
+    place.mkdir(parents=True)
+    (place / "rows").write_text("1")
+    archive.keep(place)
+    shutil.rmtree(place)
+    draft = tmp_path / ".fetching/4194305-0"
+    draft.mkdir(parents=True)
+    os.utime(draft, (1e9, 1e9))
+    other.share()
+
+    archive.fetch(str(place), "")
+
+    assert (place / "rows").exists()
+    assert draft.exists()
+    other.release()
+    _lock(tmp_path).release()
+    archive.fetch(str(place), "")
+    assert not draft.exists()
 
 
 def test_a_bucket_that_does_not_exist_is_named(home, bucket):
