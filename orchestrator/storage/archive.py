@@ -35,7 +35,7 @@ from spanwise.orchestrator.storage.eviction import (
     evict_sometimes,
     record_of,
 )
-from spanwise.orchestrator.storage.manifest import Manifest, ManifestPart
+from spanwise.orchestrator.storage.manifest import EXECUTABLE, PLAIN, Manifest, ManifestPart
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.stored_file import BLOCK_BYTES, StoredFile
 from spanwise.orchestrator.storage.url import ObjectUrl
@@ -303,8 +303,9 @@ class BucketArchive:
         """Returns the digest and size of each file that is one object."""
         for folder in (*manifest.folders, *(os.path.dirname(name) for name in manifest.files)):  # noqa: PTH120
             (draft / folder).mkdir(parents=True, exist_ok=True)
+        executables = set(manifest.executables)
         for name in manifest.files:
-            (draft / name).touch()
+            (draft / name).touch(EXECUTABLE if name in executables else PLAIN)
 
         def download(part: ManifestPart) -> bytes:
             return self._bucket.download_part((home / part.key).key, draft / part.file, part.start)

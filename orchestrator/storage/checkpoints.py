@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from pathlib import Path
 from spanwise.orchestrator.digest import new_hash
 from spanwise.orchestrator.errors import Conflict, DamagedArtifact, Fenced, StorageError
 from spanwise.orchestrator.storage.bucket import StorageBucket, open_bucket
-from spanwise.orchestrator.storage.manifest import PART_BYTES
+from spanwise.orchestrator.storage.manifest import EXECUTABLE, PART_BYTES, PLAIN, is_executable
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.url import ObjectUrl
 
@@ -40,6 +40,7 @@ class FolderState:
     """What tells whether anything below a folder has changed."""
 
     files: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  #: their identity, size and time of writing
+    executables: Sequence[str] = ()  #: those of the files that may be executed
     folders: Sequence[str] = ()  #: all of them, since empty ones count
     links: Mapping[str, str] = field(default_factory=dict)  #: with what they point to
 
@@ -47,6 +48,7 @@ class FolderState:
 def look_at(folder: Path) -> FolderState:
     """What is below a folder; a link to a file outside of it is a file."""
     files: dict[str, tuple[int, int, int]] = {}
+    executables: list[str] = []
     folders: list[str] = []
     links: dict[str, str] = {}
     for home, *names in os.walk(folder):
@@ -60,7 +62,9 @@ def look_at(folder: Path) -> FolderState:
                 else:
                     seen = path.stat()
                     files[name] = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
-    return FolderState(files=files, folders=sorted(folders), links=links)
+                    if is_executable(seen):
+                        executables.append(name)
+    return FolderState(files=files, executables=sorted(executables), folders=sorted(folders), links=links)
 
 
 def _target_of(link: Path, folder: Path) -> str | None:
@@ -79,6 +83,7 @@ class Committed:
     began: str  #: when the run began: after a restore of the metadata, another run may have its number
     attempt: int
     files: Mapping[str, list[str]] = field(default_factory=dict)  #: the keys of the objects with their bytes, in order
+    executables: Sequence[str] = ()  #: those of the files that may be executed
     folders: Sequence[str] = ()
     links: Mapping[str, str] = field(default_factory=dict)  #: with what they point to
 
@@ -150,7 +155,12 @@ class StoredCheckpoints:
             if settled and look_at(folder) != state:
                 return False
             after = Committed(
-                began=self.began, attempt=self.attempt, files=files, folders=state.folders, links=state.links
+                began=self.began,
+                attempt=self.attempt,
+                files=files,
+                executables=state.executables,
+                folders=state.folders,
+                links=state.links,
             )
             try:
                 self._write(after, etag)
@@ -216,7 +226,8 @@ class StoredCheckpoints:
             draft.mkdir(parents=True)
             for name in committed.folders:
                 self._place(name, draft).mkdir(exist_ok=True)
-            call_side_by_side(lambda file: self._fetch_file(*file, folder, draft), list(committed.files.items()))
+            files, executables = list(committed.files.items()), set(committed.executables)
+            call_side_by_side(lambda file: self._fetch_file(*file, executables, folder, draft), files)
             for name, text in committed.links.items():
                 self._place(name, draft).symlink_to(text)
             shutil.rmtree(folder, ignore_errors=True)
@@ -229,7 +240,7 @@ class StoredCheckpoints:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _fetch_file(self, name: str, keys: list[str], folder: Path, draft: Path) -> None:
+    def _fetch_file(self, name: str, keys: list[str], executables: Collection[str], folder: Path, draft: Path) -> None:
         """From this machine, if it is what was committed."""
         target = self._place(name, draft)
         wanted = [key.rpartition("/")[2] for key in keys]
@@ -237,6 +248,7 @@ class StoredCheckpoints:
             if [_digest(content) for content in _parts_of(folder / name)] == wanted:
                 os.link(folder / name, target)
                 return
+        target.touch(EXECUTABLE if name in executables else PLAIN)
         with target.open("wb") as file:
             for key, digest in zip(keys, wanted, strict=True):
                 found = self._bucket.read((self.home / key).key)

@@ -7,6 +7,8 @@ shows, and never the hidden parts of one that was not completed.
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +16,12 @@ from pathlib import Path
 from spanwise.orchestrator.errors import DamagedArtifact
 
 PART_BYTES = 16 << 20
+PLAIN, EXECUTABLE = 0o666, 0o777  # modes of new files, before the umask
+
+
+def is_executable(status: os.stat_result) -> bool:
+    """Whether its owner may execute a file."""
+    return bool(status.st_mode & stat.S_IXUSR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +42,18 @@ class Manifest:
     files: Mapping[str, int]  #: with their sizes
     folders: Sequence[str]  #: all of them, since empty ones count
     links: Mapping[str, str]  #: with what they point to
+    executables: Sequence[str] = ()  #: the files that may be executed, which the digest does not count
     part_bytes: int = PART_BYTES  #: what a file has more than is in another object
 
     @classmethod
     def of(cls, folder: Path, content: str = "") -> Manifest:
         found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
         links = {name: str(path.readlink()) for name, path in found.items() if path.is_symlink()}
+        files = {n: path.stat() for n, path in found.items() if n not in links and path.is_file()}
         return cls(
             content=content,
-            files={n: path.stat().st_size for n, path in found.items() if n not in links and path.is_file()},
+            files={name: status.st_size for name, status in files.items()},
+            executables=[name for name, status in files.items() if is_executable(status)],
             folders=[n for n, path in found.items() if n not in links and path.is_dir()],
             links=links,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -263,6 +264,22 @@ def test_a_file_of_an_artifact_is_not_taken_for_an_artifact(tmp_path_factory, ou
     assert sorted(archive.places("rows")) == sorted(kept)
     assert {place: archive.list_files(place) for place in kept} == kept
     assert all(archive.open_file(place, name).read() for place, names in kept.items() for name in names)
+
+
+def test_a_program_can_be_executed_once_it_has_come_back(tmp_path):
+    """`subprocess.run` of it failed on another machine; the digest counts no permissions."""
+    home, folder = parse_url(f"memory://{uuid.uuid4().hex}/home"), Path("rows/Build/model/1")
+    one, two = (BucketArchive(tmp_path / name, home) for name in ("one", "two"))
+    (one.root / folder).mkdir(parents=True)
+    for name, mode in (("score.sh", 0o755), ("weights", 0o644)):
+        (one.root / folder / name).write_text(name)
+        (one.root / folder / name).chmod(mode)
+    content = of_tree(one.root / folder).digest
+    one.keep(one.root / folder, content)
+
+    two.fetch(str(two.root / folder), content)
+
+    assert [path.name for path in (two.root / folder).iterdir() if os.access(path, os.X_OK)] == ["score.sh"]
 
 
 STEPS = st.lists(

@@ -91,10 +91,11 @@ def test_another_machine_finds_what_was_committed(archive, monkeypatch):
 
 
 def test_the_next_attempt_finds_the_folder_as_it_is(archive):
-    """Its links and empty folders too, on this machine and on another: `latest` led nowhere, and a trainer began anew."""
+    """Its links, empty folders and executable files too, on this machine and on another: `latest` led nowhere, and a trainer began anew."""
     one, mine = machine(archive, "one", 1)
     (one / "step-5").mkdir()
     (one / "step-5/weights").write_text("w")
+    (one / "step-5/weights").chmod(0o755)
     (one / "empty").mkdir()
     (one / "latest").symlink_to("step-5")
     (one / "last.ckpt").symlink_to(one / "step-5/weights")
@@ -114,6 +115,9 @@ def test_the_next_attempt_finds_the_folder_as_it_is(archive):
         assert sorted(paths) == ["empty", "last.ckpt", "latest", "step-5", "step-5/weights", "vocabulary"]
         assert (str(paths["latest"].readlink()), str(paths["last.ckpt"].readlink())) == ("step-5", "step-5/weights")
         assert paths["vocabulary"].read_text() == "v"
+        assert [name for name in ("step-5/weights", "vocabulary") if os.access(paths[name], os.X_OK)] == [
+            "step-5/weights"
+        ]
 
 
 def test_an_earlier_attempt_commits_no_more(archive):
