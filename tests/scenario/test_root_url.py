@@ -480,6 +480,7 @@ def test_settings_say_where_the_storage_is(project, place, monkeypatch):
     endpoint = os.environ["AWS_ENDPOINT_URL"]
     monkeypatch.setenv("AWS_ENDPOINT_URL", "")  # has it removed again at the end
     monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setenv("_SPANWISE_STORAGE_ENVIRONMENT", "{}")  # likewise
     Path("spanwise.toml").write_text(
         f"root = '{place}'\n[storage]\ncache = '1GiB'\n[storage.environment]\nAWS_ENDPOINT_URL = '{endpoint}'\n"
         "AWS_REGION = 'nowhere'\n"
