@@ -371,6 +371,11 @@ def check_callable(op: str, argument: str, value: object) -> None:
         raise DatasetError(f"{op}({argument}={value!r}): expected a function.")
 
 
+def count_some(count: Count) -> Count:
+    """How many elements some of `count` are, or make: without end if these are, or else unknown."""
+    return math.inf if count == math.inf else None
+
+
 def ceil_div(count: Count, size: int, *, drop: bool = False) -> Count:
     """How many groups of `size` there are in `count` elements; `drop` leaves out a last, smaller one."""
     if count is None or count == math.inf:

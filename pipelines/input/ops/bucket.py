@@ -15,6 +15,7 @@ from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines.input.call import element_caller, function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import (
+    Count,
     Element,
     Op,
     Opening,
@@ -23,6 +24,7 @@ from spanwise.pipelines.input.op import (
     Stream,
     check_callable,
     check_whole,
+    count_some,
     needs_full_groups,
 )
 from spanwise.pipelines.input.ops.padded_batch import Padding, Sizes, pad_batch
@@ -63,8 +65,8 @@ class Bucket(Op):
         return UNKNOWN
 
     @property
-    def cardinality(self) -> None:
-        return None
+    def cardinality(self) -> Count:
+        return count_some(self.input.cardinality)
 
     def open(self, opening: Opening) -> Stream:
         return BucketStream(open_elements(opening, self.input), self)

@@ -11,7 +11,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_column, as_mask
 from spanwise.pipelines.input.call import Format, block_error, check_format, element_caller, function_error, row_range
 from spanwise.pipelines.input.element import Table
-from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, count_some
 from spanwise.pipelines.input.rows import empty_batch, in_rows, row_dicts
 from spanwise.pipelines.input.selection import (
     Condition,
@@ -59,8 +59,8 @@ class Filter(Op):
         return self.predicate if isinstance(self.predicate, pc.Expression | Conditions) else None
 
     @property
-    def cardinality(self) -> None:
-        return None
+    def cardinality(self) -> Count:
+        return count_some(self.input.cardinality)
 
     def open(self, opening: Opening) -> Stream:
         source = opening.open(self.input)

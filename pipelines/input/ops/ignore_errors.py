@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import BlockFailed, DatasetError, FunctionFailed
-from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
+from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, count_some
 from spanwise.pipelines.input.rows import in_rows
 
 _log = logging.getLogger("spanwise.input")
@@ -23,8 +23,8 @@ class IgnoreErrors(Op):
             raise DatasetError("ignore_errors: rows travel in blocks, so one bad row would lose its block.")
 
     @property
-    def cardinality(self) -> None:
-        return None
+    def cardinality(self) -> Count:
+        return count_some(self.input.cardinality)
 
     def open(self, opening: Opening) -> Stream:
         return IgnoreErrorsStream(opening.open(self.input))

@@ -15,6 +15,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.call import element_caller, function_error
 from spanwise.pipelines.input.element import Spec, element_spec
 from spanwise.pipelines.input.op import (
+    Count,
     Element,
     Op,
     Opening,
@@ -23,6 +24,7 @@ from spanwise.pipelines.input.op import (
     check_callable,
     check_shares,
     check_whole,
+    count_some,
     mix_seed,
 )
 from spanwise.pipelines.input.rows import open_elements
@@ -61,8 +63,8 @@ class Resample(Op):
         return element_spec(self.input.spec)
 
     @property
-    def cardinality(self) -> None:
-        return None
+    def cardinality(self) -> Count:
+        return count_some(self.input.cardinality)
 
     def open(self, opening: Opening) -> Stream:
         return ResampleStream(open_elements(opening, self.input), self, mix_seed(self.seed or 0, *opening.epoch))

@@ -150,7 +150,7 @@ def _check_mode(dataset: RegisterDataset, wanted: CreateJob) -> None:
         what = "num_consumers" if wanted.consumers else "cross_trainer_cache"
         raise ServiceError(
             f"distribute({what}=…) requires that the input dataset has infinite cardinality, but this one may end. Put "
-            f"repeat() before distribute."
+            f"repeat() last, right before distribute."
         )
 
 

@@ -3,6 +3,8 @@
 import itertools
 import math
 
+import pytest
+
 from spanwise.pipelines import input as inputs
 
 
@@ -41,3 +43,18 @@ def test_a_round_of_errors_does_not_end_a_repeat():
     dataset = inputs.range(2).map(lambda number: number // (next(calls) // 2)).repeat().ignore_errors()
 
     assert list(dataset.take(2)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda ds: ds.filter(lambda number: number > 0),
+        lambda ds: ds.ignore_errors(),
+        lambda ds: ds.rejection_resample(lambda number: number % 2, [1, 1]),
+        lambda ds: ds.bucket_by_sequence_length(lambda number: number, [1], [2, 2]),
+    ],
+)
+def test_what_is_made_of_some_elements_of_an_endless_repeat_is_endless(select):
+    """A data service reads it in step, and a snapshot of it is refused, which would never be complete."""
+    assert select(inputs.range(3).repeat()).cardinality == math.inf
+    assert select(inputs.range(3)).cardinality is None

@@ -58,7 +58,9 @@ def test_CR_02_finite_data_is_refused(one):
     number = inputs.register_dataset(one.target, finite)
     some = {"consumer_index": 0, "num_consumers": 1}
 
-    with pytest.raises(ServiceError, match="requires that the input dataset has infinite cardinality"):
+    with pytest.raises(
+        ServiceError, match=r"has infinite cardinality, .* Put repeat\(\) last, right before distribute"
+    ):
         list(finite.distribute(one.target, OFF, "job", **some))
     with pytest.raises(ServiceError, match="requires that the input dataset has infinite cardinality"):
         list(inputs.from_dataset_id(OFF, one.target, number, "job", **some))
