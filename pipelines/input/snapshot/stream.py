@@ -119,7 +119,7 @@ class SnapshotStream(Stream):
 
     def _pass_through(self, reason: str) -> Stream:
         self._note("passthrough", reason)
-        origin = self._origin()
+        origin = {**self._origin(), "epoch": list(self._opening.epoch)}
         return PassThroughStream(self._inputs.open(origin), self._op.input, self.use, origin)
 
     def _read(self, run: Metadata) -> Stream:
@@ -193,10 +193,11 @@ class SnapshotStream(Stream):
     # What an earlier pass has left.
 
     def _origin(self) -> Origin:
+        """What the elements that are written follow from: a first pass, whichever pass happens to write them."""
         shape = digest("shape", *(type(op).__qualname__ for op in list_ops(self._op.input)))
         return {
             "seed": input_seed(self._opening.seed),
-            "epoch": list(self._opening.epoch),
+            "epoch": [0],
             "shape": shape,
             "files": digest("files", *(part for stamp in self._op.stamps for part in stamp)),
         }

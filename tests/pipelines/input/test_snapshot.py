@@ -498,3 +498,19 @@ def test_options_of_speed_leave_snapshots_as_they_are():
     both = inputs.zip(inputs.range(3), loose)
 
     assert both.options(cpu_budget=2).op.parts[1].fingerprint == loose.op.fingerprint
+
+
+@pytest.mark.parametrize("write", [lambda made: list(made.iterator(epoch=3)), lambda made: list(made.repeat(2))])
+def test_a_snapshot_with_a_seed_has_one_order_whichever_pass_writes_it(tmp_path, write):
+    """As after a first pass that was cut short, or in a round of a repeat: features came beside other labels."""
+    dataset = inputs.range(9).shuffle().options(seed=1)
+    write(written := dataset.snapshot(tmp_path / "written"))
+
+    assert list(written) == list(dataset.snapshot(tmp_path / "first"))
+
+
+def test_a_snapshot_that_passes_through_is_shuffled_anew_in_each_pass(tmp_path):
+    """Nothing is written, so nothing else has to have its order."""
+    through = inputs.range(9).shuffle(seed=1).snapshot(tmp_path, mode="passthrough")
+
+    assert list(through) != list(through)
