@@ -8,6 +8,7 @@ from typing import Final
 from spanwise.orchestrator.errors import SnapshotDamaged, SnapshotNotFound, StateMismatch
 from spanwise.orchestrator.fingerprint import digest, versions
 from spanwise.pipelines.input.op import Opening, State, Stream, assign_seeds, list_ops, mix_seed
+from spanwise.pipelines.input.ops.cache import with_own_caches
 from spanwise.pipelines.input.rows import BlockTypes
 from spanwise.pipelines.input.snapshot.attempt import WriteAttempt
 from spanwise.pipelines.input.snapshot.encoding import Piece, encoding_of
@@ -40,7 +41,8 @@ class SnapshotStream(Stream):
         self._run: Metadata | None = None
         self._encoding = encoding_of(op.input.spec)
         self._types = BlockTypes.of_stream("snapshot", op.input.spec)
-        self._inputs = InputOpener(op.input, opening)
+        is_seeded = op.options is not None and op.options.seed is not None  # what is cached may have another seed
+        self._inputs = InputOpener(with_own_caches(op.input) if is_seeded else op.input, opening)
         self.use = SnapshotUse(path=op.path)
         if opening.report is not None:
             opening.report(self.use)

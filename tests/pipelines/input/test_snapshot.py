@@ -514,3 +514,11 @@ def test_a_snapshot_that_passes_through_is_shuffled_anew_in_each_pass(tmp_path):
     through = inputs.range(9).shuffle(seed=1).snapshot(tmp_path, mode="passthrough")
 
     assert list(through) != list(through)
+
+
+def test_a_snapshot_with_a_seed_has_its_order_whatever_is_cached(tmp_path):
+    """A pass without the snapshot has filled the cache in an order of its own."""
+    dataset = inputs.range(9).shuffle().options(seed=1)
+    list(cached := dataset.cache())
+
+    assert list(cached.snapshot(tmp_path / "cached")) == list(dataset.snapshot(tmp_path / "alone"))
