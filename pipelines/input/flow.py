@@ -40,7 +40,10 @@ class Flow:
 
     @property
     def cardinality(self) -> Count:
-        """How many elements one pass gives; `math.inf` if it never ends, None if only reading them could tell."""
+        """How many elements one pass gives; `math.inf` if it never ends, None if only reading them could tell.
+
+        As in tf.data, an endless `repeat` is infinite whatever it repeats, but ends if that turns out to be nothing.
+        """
         return self.op.cardinality
 
     def __iter__(self) -> DatasetIterator:
