@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,18 +60,20 @@ def find_database_damage(file: Path, *, deep: bool = False) -> str:
 
 
 def copy_database(file: Path, copy: Path) -> None:
-    """Copies a database as it is at one moment, also while others write to it.
+    """Copies a database as it is at one moment, also while others write to it; who may read it is copied too.
 
     Raises:
         StoreCorrupt: it is damaged.
         StoreUnavailable: it cannot be read now, or the disk of the copy is full.
     """
+    copy.touch(mode=0o600)
     with _readable(file) as place:
         done = _run(_COPY, place, str(copy))
     _refuse_unavailable(file, done.stderr)
     if done.returncode:
         found = done.stderr.strip().splitlines()
         raise StoreCorrupt(f"The metadata {file} could not be copied: {found[-1] if found else 'the copy was killed'}.")
+    shutil.copymode(file, copy)
 
 
 @contextlib.contextmanager

@@ -68,9 +68,9 @@ def back_up(
     at = datetime.now(UTC)
     copied = Backup(folder=destination, at=at, with_metadata=not files_only, artifacts=0, size_bytes=0)
     try:
+        destination.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(_ROUNDS):
             if isinstance(where, SqliteFile) and not files_only:
-                destination.mkdir(parents=True, exist_ok=True)
                 for name in (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}.lock"):
                     (destination / name).unlink(missing_ok=True)
                 copy_database(where.path, destination / _DATABASE)
@@ -121,7 +121,9 @@ def restore(settings: Settings, source: Path) -> Backup:
         if isinstance(where, SqliteFile) and facts["metadata"]:
             where.path.parent.mkdir(parents=True, exist_ok=True)
             draft = where.path.with_name(f"{where.path.name}.restoring")
+            draft.touch(mode=0o600)
             shutil.copyfile(source / _DATABASE, draft)
+            shutil.copymode(source / _DATABASE, draft)
             os.sync()
             draft.replace(where.path)  # the last step: until then no command takes the root for whole
     except OSError as error:
@@ -215,15 +217,20 @@ def _left_out(settings: Settings, where: SqliteFile | DatabaseServer) -> Collect
 def _copy_tree(source: Path, target: Path, left_out: Collection[Path]) -> None:
     """Copies what is not there yet; files that vanish meanwhile are left out, and links within the tree stay.
 
+    Others may read a folder of the copy once all is copied, and only if they may read the original.
+
     Raises:
         UsageError: the target lies in a folder that a link in the source leads to.
     """
     copies: dict[tuple[int, int], Path] = {}  # of files with several names
+    modes: dict[Path, int] = {}  # of new folders
     source = source.absolute()
     for here, found in _walk(source, source, left_out, (_real(source),), _real(target)):
         place = target / here.relative_to(source)
         if stat.S_ISDIR(found.st_mode):
-            place.mkdir(parents=True, exist_ok=True)
+            if not place.is_dir():
+                place.mkdir(mode=0o700, parents=True)
+                modes[place] = stat.S_IMODE(found.st_mode) | stat.S_IRWXU  # another round may add files
             continue
         with contextlib.suppress(FileNotFoundError):
             if stat.S_ISLNK(found.st_mode):
@@ -238,6 +245,8 @@ def _copy_tree(source: Path, target: Path, left_out: Collection[Path]) -> None:
                     shutil.copy2(here, place)
         if found.st_nlink > 1 and place.exists():
             copies[found.st_dev, found.st_ino] = place
+    for place, mode in modes.items():
+        place.chmod(mode)
 
 
 def _is_copied(place: Path, found: os.stat_result) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -192,6 +193,25 @@ def test_a_backup_holds_what_links_out_of_the_root_lead_to(tmp_path, moved):
 
     assert "artifacts of p: 1 of 1 verified" in call(project, "doctor", "--deep")
     assert [path.name for path in (project / ".spanwise").rglob("*") if path.is_symlink()] == ["link"]
+
+
+def test_nobody_may_read_a_copy_who_may_not_read_the_original(tmp_path, project):
+    """Neither in the backup nor in what is restored; the folder of a backup is its owner's alone."""
+    root, backup = project / ".spanwise", tmp_path / "backup"
+    wanted = {".": 0o700, "rides": 0o750, "metadata.db": 0o640}
+    for name, mode in wanted.items():
+        (root / name).chmod(mode)
+
+    call(project, "backup", str(backup))
+    shutil.rmtree(root)
+    call(project, "restore", str(backup))
+
+    assert _modes(backup, [".", "root", "root/rides", "metadata.db"]) == [0o700, 0o700, 0o750, 0o640]
+    assert _modes(root, wanted) == [*wanted.values()]
+
+
+def _modes(folder, names):
+    return [stat.S_IMODE((folder / name).stat().st_mode) for name in names]
 
 
 def test_a_backup_is_not_made_where_a_link_of_the_root_leads_to(tmp_path, project):
