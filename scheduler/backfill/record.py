@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -100,18 +100,34 @@ def find_backfill(store: Store, reference: str, root: Path | None = None) -> Bac
 def backfill_runs(store: Store, backfill: Backfill) -> dict[int | None, Run]:
     """The newest run of the backfill for each span, and of the training part under `TRAIN`."""
     found: dict[int | None, Run] = {}
-    for run in store.runs(backfill.pipeline):
-        if run.number <= backfill.after_run:
-            break
-        if run.trigger is Trigger.BACKFILL and run.cause == backfill.cause:
-            found.setdefault(_span_of(backfill, run), run)
+    for _, run in list_runs(store, [backfill]):
+        found.setdefault(_span_of(backfill, run), run)
     return found
+
+
+def list_runs(store: Store, backfills: Sequence[Backfill]) -> Iterator[tuple[Backfill, Run]]:
+    """The runs of backfills of one pipeline, newest first, each with the backfill that has made it."""
+    by_cause = {backfill.cause: backfill for backfill in backfills}
+    before = min((backfill.after_run for backfill in backfills), default=0)
+    for run in store.runs(backfills[0].pipeline) if backfills else ():
+        if run.number <= before:
+            break
+        if run.trigger is Trigger.BACKFILL and run.cause in by_cause:
+            yield by_cause[run.cause], run
 
 
 def _span_of(backfill: Backfill, run: Run) -> int | None:
     """Which of the spans of a backfill one of its runs is of: with several, that of the node that they are of."""
     label = run.spans.get(backfill.source_node)
     return run.span if label is None else Calendar.from_name(backfill.calendar).parse(label)
+
+
+def list_unfinished(store: Store, pipeline: str) -> list[Backfill]:
+    """The backfills of a pipeline that are not complete, however old; with their files as they are recorded."""
+    names = {f"{pipeline}#{number}": number for number in range(1, newest_backfill(store, pipeline) + 1)}
+    claims = store.find_claims("backfill", list(names))
+    found = [_read(pipeline, names[name], claim.facts, None) for name, claim in claims.items()]
+    return [backfill for backfill in found if backfill.stage is not BackfillStage.COMPLETE]
 
 
 def newest_backfill(store: Store, pipeline: str) -> int:

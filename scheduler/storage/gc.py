@@ -49,7 +49,6 @@ from spanwise.orchestrator.storage import UnfinishedUpload, open_bucket
 from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, is_marked
 from spanwise.orchestrator.verdict import find_joint_standings, find_origins_of_many, find_standings, first_verdicts
 from spanwise.scheduler.backfill import record
-from spanwise.scheduler.backfill.record import BackfillStage
 from spanwise.scheduler.formatting import run_calendar
 from spanwise.scheduler.inspect.disk_inventory import ASIDE, DiskInventory, Leftover, take_inventory
 from spanwise.scheduler.ledger.schedule_status import user_name
@@ -70,8 +69,6 @@ _PLANNERS = 3
 
 LOOK_BACK = 3000
 """How many runs are searched for the last success of each node: one each quarter of an hour for a month."""
-
-_BACKFILLS = 20  # how many of the newest are searched for unfinished ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +260,8 @@ def find_uses(store: Store, runs: Sequence[Run], loaded: Loaded | None = None) -
                 _add_uses(uses, execution, run.name)
             if run.ordinary and execution.state.succeeded:
                 succeeded.add(execution.node)
-    for backfill in _unfinished_backfills(store, runs[0].pipeline):
-        for execution in itertools.chain(*map(store.executions, record.backfill_runs(store, backfill).values())):
+    for backfill, run in record.list_runs(store, record.list_unfinished(store, runs[0].pipeline)):
+        for execution in store.executions(run):
             _add_uses(uses, execution, f"unfinished backfill {backfill.name}")
     if loaded is not None:
         for artifact, reason in _choices(store, loaded):
@@ -279,14 +276,6 @@ def _add_uses(uses: dict[int, dict[str, None]], execution: Execution, where: str
     if not execution.chosen:
         for artifact in itertools.chain(*execution.inputs.values()):
             uses[artifact.id][f"read by {execution.node} in {where}"] = None
-
-
-def _unfinished_backfills(store: Store, pipeline: str) -> Iterator[record.Backfill]:
-    newest = record.newest_backfill(store, pipeline)
-    for number in range(newest, max(newest - _BACKFILLS, 0), -1):
-        backfill = record.find_backfill(store, f"{pipeline}/{number}")
-        if backfill.stage is not BackfillStage.COMPLETE:
-            yield backfill
 
 
 def _choices(store: Store, loaded: Loaded) -> Iterator[tuple[Artifact, str]]:

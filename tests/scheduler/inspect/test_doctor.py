@@ -307,8 +307,8 @@ def test_the_push_that_replaces_a_forgotten_version_is_of_a_model_that_may_be_pu
     store = open_store(known.metadata, root=known.root)
     past = Past(tmp_path, store)
     first, second = (past.train([past.ingest(day)]) for day in (DAY, DAY + 1))
-    for version, model in enumerate((first, second)):
-        serve(past, past.push(model, version))
+    for version, pushed in enumerate((first, second)):
+        serve(past, past.push(pushed, version))
     append(store, [Verdict(mark="blessed", artifact=second.name, given=False, by="ann@host", because="wrong")])
     (past.serving / "8").mkdir()
     store.close()

@@ -272,15 +272,14 @@ def test_what_is_young_or_among_the_last_stays(yard: Yard) -> None:
     [(BackfillStage.INTERRUPTED, True), (BackfillStage.FAILED, True), (BackfillStage.COMPLETE, False)],
 )
 def test_what_an_unfinished_backfill_used_stays(yard: Yard, stage: BackfillStage, stays: bool) -> None:
-    """It is taken up again where it stopped; a complete one holds nothing."""
-    backfill = record.record_backfill(
-        yard.store,
-        Backfill(
-            pipeline="flights", source="flights.py", typed=(), calendar="day", spans=(1,), train=(), parallel=1,
-            from_scratch=True, began=yard.now, after_run=0, stage=stage,
-        ),
-        yard.root,
+    """It is taken up again where it stopped, however many came after it; a complete one holds nothing."""
+    planned = Backfill(
+        pipeline="flights", source="flights.py", typed=(), calendar="day", spans=(1,), train=(), parallel=1,
+        from_scratch=True, began=yard.now, after_run=0, stage=stage,
     )  # fmt: skip
+    backfill = record.record_backfill(yard.store, planned, yard.root)
+    for _ in range(25):
+        record.record_backfill(yard.store, replace(planned, stage=BackfillStage.COMPLETE), yard.root)
     run = yard.run(span=1, trigger=Trigger.BACKFILL, cause=backfill.cause)
     yard.do(run, "Trainer", model=Model(""))
     yard.day(2, window=1)
