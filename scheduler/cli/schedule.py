@@ -168,7 +168,7 @@ def ticks(
     from datetime import timedelta
 
     from spanwise.orchestrator.calendar import Calendar
-    from spanwise.scheduler.ledger.schedule_status import expand_keys, explain_ticks, find_schedule, is_file
+    from spanwise.scheduler.ledger.schedule_status import expand_keys, explain_ticks, find_schedule, is_cut, is_file
     from spanwise.scheduler.ledger.schedules import read_schedule
     from spanwise.scheduler.ledger.status_formatting import format_past_ticks, past_tick_document
     from spanwise.scheduler.run.launch import parse_time
@@ -193,6 +193,7 @@ def ticks(
                 [
                     {
                         "pipeline": table.pipeline,
+                        "cut": is_cut(explained),
                         "ticks": [past_tick_document(e, calendar) for e in explained],
                     }
                     for explained, table, calendar in found

@@ -132,11 +132,12 @@ def _is_meant(reference: str, key: str, source: str) -> bool:
 def explain_ticks(
     store: Store, timetable: Timetable, schedule: ScheduleRecord | None, since: datetime, now: datetime
 ) -> list[ExplainedTick]:
-    """Every tick from `since` on, in order, with what became of it."""
+    """Every tick from `since` on, in order, with what became of it; of very many, the newest: see `is_cut`."""
     key = timetable.pipeline
     taken = {record.tick.name: record for record in list_ticks(store, key, since=since, limit=_MOST)}
     came = {tick.name: tick for tick in _past_ticks(timetable, since, now)}
     every = sorted({**came, **{name: record.tick for name, record in taken.items()}}.values(), key=lambda t: t.at)
+    every = every[-_MOST:]
     pauses = list_pauses(store, key, since=since)
     newest = max((record.tick.at for record in taken.values()), default=None)
     summaries = [record for record in taken.values() if record.end is not None and record.end.first_at is not None]
@@ -146,6 +147,11 @@ def explain_ticks(
         else _explain_summed(tick, store, summaries) or _explain_untaken(tick, timetable, schedule, pauses, newest, now)
         for tick in every
     ]
+
+
+def is_cut(explained: Sequence[ExplainedTick]) -> bool:
+    """Whether so many ticks were explained that earlier ones are left out."""
+    return len(explained) >= _MOST
 
 
 def _past_ticks(timetable: Timetable, since: datetime, now: datetime) -> Sequence[Tick]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
@@ -29,6 +30,7 @@ from spanwise.scheduler.ledger.schedule_status import (
     acknowledge_commands,
     explain_lost,
     format_closure,
+    is_cut,
     join_reasons,
     list_problems,
     recovery_command,
@@ -65,7 +67,18 @@ def format_past_ticks(ticks: Sequence[ExplainedTick], timetable: Timetable, cale
             came = format_time(each.tick.at, timetable.clock)
             reasons = _cut(join_reasons(why, each.tick.note))
             rows.append((each.tick.name, came, format_span(each.tick.span, calendar), outcome, reasons))
-    return format_table(("TICK", "CAME", "SPAN", "OUTCOME", "WHY"), rows)
+    table = format_table(("TICK", "CAME", "SPAN", "OUTCOME", "WHY"), rows)
+    return f"{table}\n{_describe_cut(ticks, timetable)}" if is_cut(ticks) else table
+
+
+def _describe_cut(ticks: Sequence[ExplainedTick], timetable: Timetable) -> str:
+    pipeline = shlex.quote(pipeline_of(timetable.pipeline))
+    return (
+        f"These are the newest {len(ticks)} ticks, from {format_time(ticks[0].tick.at, timetable.clock)} on; earlier "
+        "ones are left out. See their runs, and those that need backfilling:\n"
+        f"  spanwise runs {pipeline} --limit N\n"
+        "  spanwise schedule missed"
+    )
 
 
 def format_missed(

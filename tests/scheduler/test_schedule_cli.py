@@ -15,6 +15,7 @@ from spanwise.orchestrator.calendar import Calendar
 from spanwise.orchestrator.mlmd import open_store
 from spanwise.scheduler.daemon import loop as scheduling
 from spanwise.scheduler.daemon.due_tick import end_missed
+from spanwise.scheduler.ledger import schedule_status
 from spanwise.scheduler.ledger.missed import list_missed
 from spanwise.scheduler.ledger.pauses import newest_pause, pause_schedule
 from spanwise.scheduler.ledger.schedules import ScheduleRecord, put_schedule, retire_schedule
@@ -202,6 +203,27 @@ def test_ticks_explains_the_past(store, spanwise):
     assert "not taken  the schedule counts from " in out
     assert [t["outcome"] for t in document["ticks"]] == ["skipped", "open", *["waiting"] * (len(ticks) - 2)]
     assert document["ticks"][2]["why"] == "the schedule was paused by ann: new disks"
+
+
+def test_ticks_says_when_earlier_ones_are_left_out(store, spanwise, monkeypatch):
+    """And where to look for them."""
+    monkeypatch.setattr(schedule_status, "_MOST", 3)
+    ticks = scheduled_since(store, 5)
+    words = ("schedule", "ticks", "flow", "--since")
+
+    cut, (document,) = spanwise(*words, ticks[0].at.isoformat())[1], _json(spanwise, *words, ticks[0].at.isoformat())
+    whole, (other,) = spanwise(*words, ticks[-2].at.isoformat())[1], _json(spanwise, *words, ticks[-2].at.isoformat())
+
+    assert f"These are the newest 3 ticks, from {ticks[-3].at:%Y-%m-%d %H:%M}" in cut
+    assert "  spanwise runs flow --limit N\n" in cut
+    assert document["cut"]
+    assert len(document["ticks"]) == 3
+    assert "left out" not in whole
+    assert not other["cut"]
+
+
+def _json(spanwise, *words):
+    return json.loads(spanwise(*words, "--json")[1])
 
 
 def test_missed_lists_what_to_make_good_and_how(store, spanwise):
