@@ -36,8 +36,35 @@ from spanwise.version import __version__
 
 Answer: TypeAlias = object
 _LIMIT = 20
-_MOST = 1000
 _MOST_SPANS = 100_000
+
+
+@dataclass(frozen=True)
+class QueryParameter:
+    """What may be asked beside the path, and the values that it takes: any text, whole numbers or some words."""
+
+    name: str
+    what: str
+    values: range | Sequence[str] = ()
+
+    def check(self, text: str) -> None:
+        """Raises UsageError for a text that is not one of the values; an empty one asks for the default."""
+        if not text or not self.values:
+            return
+        if isinstance(self.values, range):
+            taken = f"a whole number from {self.values[0]} to {self.values[-1]}"
+            fits = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) in self.values  # noqa: PLR2004
+        else:
+            taken, fits = " or ".join(self.values), text in self.values
+        if not fits:
+            raise UsageError(f"{self.name}={text[:40]}: expected {taken}.")
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As JSON Schema describes the values."""
+        if isinstance(self.values, range):
+            return {"type": "integer", "minimum": self.values[0], "maximum": self.values[-1]}
+        return {"type": "string", **({"enum": list(self.values)} if self.values else {})}
 
 
 @dataclass(frozen=True)
@@ -47,7 +74,17 @@ class Endpoint:
     path: str
     summary: str
     answer: Callable[[WebSite, Ask], Answer]
-    query: Sequence[tuple[str, str]] = ()  #: names of what may be asked, and what each is
+    query: Sequence[QueryParameter] = ()  #: what may be asked
+
+    def reply(self, site: WebSite, ask: Ask) -> Answer:
+        """The answer to a question whose values it takes.
+
+        Raises:
+            UsageError: it does not take one of them.
+        """
+        for query in self.query:
+            query.check(ask.query.get(query.name, ""))
+        return self.answer(site, ask)
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -191,10 +228,8 @@ def _artifact(site: WebSite, ask: Ask) -> Answer:
 
 def _lineage(site: WebSite, ask: Ask) -> Answer:
     record = site.client.artifact(ask.path["id"])
-    typed = ask.query.get("direction") or Direction.UP.value
-    if typed not in (known := [each.value for each in Direction]):
-        raise UsageError(f"There is no direction {typed!r} of a lineage; the directions are: {', '.join(known)}.")
-    found = walk(site.store, [record.artifact], Direction(typed), depth=ask.number("depth", 3, least=1, most=50))
+    direction = Direction(ask.query.get("direction") or Direction.UP)
+    found = walk(site.store, [record.artifact], direction, depth=ask.number("depth", 3))
     document = lineage.lineage_document(found, lineage.find_calendars(site.store, found.artifacts.values()))
     return {**document, "verdicts": verdicts.list_verdicts(site.store, found.artifacts.values())}
 
@@ -253,10 +288,9 @@ def _activity(site: WebSite, ask: Ask) -> Answer:
 
 
 def _limit(ask: Ask) -> int:
-    return ask.number("limit", _LIMIT, least=1, most=_MOST)
+    return ask.number("limit", _LIMIT)
 
 
-_COUNT = ("limit", "at most so many")
 _REFUSALS: Mapping[str, str] = {
     "400": "A place or a value of the query is not understood; the answer says what may stand there",
     "401": "A token is needed",
@@ -265,40 +299,43 @@ _REFUSALS: Mapping[str, str] = {
 }
 """What every question may be answered with instead."""
 
+_ANY = range(10**18 + 1)
+_NUMBERS = _ANY[1:]
+_COUNT = QueryParameter("limit", "at most so many", range(1, 1001))
 ENDPOINTS = (
     Endpoint("/api/pipelines", "All pipelines, with their health and their newest run", _pipelines),
     Endpoint(
         "/api/pipelines/{pipeline}/runs",
         "Runs, newest first, as `spanwise runs --json` prints them",
         _runs,
-        (_COUNT, ("state", "of this state"), ("trigger", "of this trigger"), ("span", "of this span"),
-         ("before", "with a lower number")),
+        (_COUNT, QueryParameter("state", "of this state"), QueryParameter("trigger", "of this trigger"),
+         QueryParameter("span", "of this span"), QueryParameter("before", "with a lower number", _NUMBERS)),
     ),
     Endpoint("/api/runs/{pipeline}/{number}", "One run, as `spanwise show --json` prints it", _run),
     Endpoint(
         "/api/pipelines/{pipeline}/spans",
         "The state of every span",
         _spans,
-        (("first", "from this span"), ("last", "to this span")),
+        (QueryParameter("first", "from this span"), QueryParameter("last", "to this span")),
     ),
     Endpoint(
         "/api/pipelines/{pipeline}/spans/{span}",
         "One span: its versions and its runs",
         _span,
-        (("node", "that ingests it, where there are several"),),
+        (QueryParameter("node", "that ingests it, where there are several"),),
     ),
     Endpoint("/api/pipelines/{pipeline}/models", "The newest models, with their metrics", _models, (_COUNT,)),
     Endpoint(
         "/api/pipelines/{pipeline}/tainted/{span}",
         "What learned from a span, as `spanwise tainted --json` prints it",
         _tainted,
-        (("version", "of this version"),),
+        (QueryParameter("version", "of this version", _ANY),),
     ),
     Endpoint(
         "/api/runs/{pipeline}/{number}/diff",
         "What differs from the run before, as `spanwise diff --json` prints it; null for the first",
         _diff,
-        (("with", "the number of another run"),),
+        (QueryParameter("with", "the number of another run", _NUMBERS),),
     ),
     Endpoint(
         "/api/runs/{pipeline}/{number}/why/{node}",
@@ -309,7 +346,7 @@ ENDPOINTS = (
         "/api/runs/{pipeline}/{number}/log/{node}",
         "The end of the log of a node",
         _log,
-        (("attempt", "its number"), ("q", "only the lines that hold this")),
+        (QueryParameter("attempt", "its number", _NUMBERS), QueryParameter("q", "only the lines that hold this")),
     ),
     Endpoint(
         "/api/pipelines/{pipeline}/schedule",
@@ -322,9 +359,15 @@ ENDPOINTS = (
         "/api/artifacts/{id}/lineage",
         "Its lineage, as `spanwise lineage --json` prints it",
         _lineage,
-        (("direction", "up or down"), ("depth", "so many executions, 3 by default")),
+        (QueryParameter("direction", "to what it was made of, or to what was made of it", ("up", "down")),
+         QueryParameter("depth", "so many executions, 3 by default", range(1, 51))),
     ),
-    Endpoint("/api/search", "Pipelines, runs, spans and artifacts by anything typed", _search, (("q", "the text"),)),
+    Endpoint(
+        "/api/search",
+        "Pipelines, runs, spans and artifacts by anything typed",
+        _search,
+        (QueryParameter("q", "the text"),),
+    ),
     Endpoint(
         "/api/service",
         "The data service of --dispatcher, as `spanwise service top --json` prints it; null without one",
@@ -363,7 +406,7 @@ def _describe(each: Endpoint) -> dict[str, object]:
         for name in re.findall(r"[{](\w+)[}]", each.path)
     ]
     asked = [
-        {"name": name, "in": "query", "description": what, "schema": {"type": "string"}} for name, what in each.query
+        {"name": query.name, "in": "query", "description": query.what, "schema": query.schema} for query in each.query
     ]
     answers = {"200": {"description": each.summary, "content": {"application/json": {}}}}
     refused = {code: {"description": text} for code, text in _REFUSALS.items()}

@@ -167,7 +167,7 @@ class _Handler:
         endpoint, places = found
         try:
             self._site.client.session.look_back()
-            return 200, endpoint.answer(self._site, Ask(places, query))
+            return 200, endpoint.reply(self._site, Ask(places, query))
         except SpanwiseError as error:
             return _status_of(error)[0], {
                 "error": str(error),

@@ -172,6 +172,7 @@ def test_spans_are_drawn_with_their_state_and_listed(past, page):
         ("/p/flights/runs?limit=-7", 200, "Runs"),
         ("/p/flights/runs?before=abc", 400, "before=abc is not a whole number."),
         ("/p/flights/tainted?span=2013-01-01&version=v2", 400, "version=v2 is not a whole number."),
+        ("/p/flights/runs?before=--7", 400, "before=--7 is not a whole number."),
         ("/p/flights/spans?node=Nobody", 404, "has ingested no spans recently; these have: ExampleGen"),
         ("/p/flights/spans?first=0001-01-01&last=9999-12-31", 200, "Spans 2013-01-01 to 2013-01-06"),
         ("/p/flights/spans?first=2050-01-01&last=9999-12-31", 200, "to 9999-12-31"),
@@ -580,6 +581,38 @@ def test_anything_typed_is_searched_for(past, page, typed, href):
 
     assert f'href="{href}' in page(f"/search?q={typed}").text
     assert "Nothing was found" in page(f"/search?q={typed}xyz").text
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        *((f"limit={number}", "expected a whole number from 1 to 1000.") for number in ("1001", "0", "-1", "abc", "²")),
+        ("before=0", "before=0: expected a whole number from 1 to "),
+        (f"before={10**30}", "expected a whole number from 1 to "),
+    ],
+)
+def test_the_api_refuses_a_number_that_it_does_not_take(past, page, query, said):
+    """It never answers another question than the one that was asked."""
+    a_week(past)
+    refused = page(f"/api/pipelines/flights/runs?{query}")
+
+    assert refused.status_code == 400
+    assert said in refused.json()["error"]
+
+
+def test_the_api_describes_which_values_it_takes(page):
+    """Numbers with their bounds, and words."""
+    paths = page("/api/openapi.json").json()["paths"]
+    taken = {
+        query["name"]: query["schema"]
+        for path in ("/api/pipelines/{pipeline}/runs", "/api/artifacts/{id}/lineage")
+        for query in paths[path]["get"]["parameters"]
+        if query["in"] == "query"
+    }
+
+    assert taken["limit"] == {"type": "integer", "minimum": 1, "maximum": 1000}
+    assert taken["direction"] == {"type": "string", "enum": ["up", "down"]}
+    assert taken["state"] == {"type": "string"}
 
 
 def test_the_api_gives_the_documents_of_the_commands(past, page, spanwise):
