@@ -334,6 +334,18 @@ def check_call(what: str, function: object, *arguments: str) -> None:
         ) from error
 
 
+def check_least(node: str, parameters: Mapping[str, object], **least: int) -> None:
+    """Refuses parameters of a node that are less than these numbers.
+
+    Raises:
+        ParameterError: names the parameter.
+    """
+    for name, lowest in least.items():
+        value = parameters[name]
+        if isinstance(value, int | float) and not value >= lowest:  # NaN is less too
+            raise ParameterError(f"{node}.{name} is {value}; it is {lowest} or more.")
+
+
 _MODULES = re.compile(r"""('[^']*'|"[^"]*")|\b(?:\w+\.)+(?=\w)""")
 
 

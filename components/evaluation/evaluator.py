@@ -20,7 +20,7 @@ from spanwise.orchestrator.code_digest import strip_addresses
 from spanwise.orchestrator.collection import channel_of
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import NodeFailed, ParameterError, UnreadableInput
-from spanwise.orchestrator.signature import Attempt, Input, ModelOrigin, Output, check_call
+from spanwise.orchestrator.signature import Attempt, Input, ModelOrigin, Output, check_call, check_least
 
 if TYPE_CHECKING:
     from spanwise.components.evaluation.bootstrap import ResampleMethod
@@ -103,7 +103,7 @@ class Evaluator(Component):
         check_given(self.name, self.parameters)
         _check_metrics(self.name, self.parameters)
         _check_classes(self.name, self.parameters["classes"])
-        _check_numbers(self.name, self.parameters)
+        check_least(self.name, self.parameters, replicates=0, small_slice_rows=0, batch_size=1, memory_rows=0)
         _check_slices(self.name, self.parameters["slices"], self.parameters["slice_thresholds"])
 
     def run(
@@ -265,13 +265,6 @@ def _check_classes(node: str, classes: object) -> None:
     given = list(classes) if isinstance(classes, Sequence) else []
     if twice := next((repr(name) for place, name in enumerate(given) if name in given[:place]), None):
         raise ParameterError(f"{node}.classes has {twice} twice; name each class once.")
-
-
-def _check_numbers(node: str, parameters: Mapping[str, object]) -> None:
-    for name, least in (("replicates", 0), ("small_slice_rows", 0), ("batch_size", 1), ("memory_rows", 0)):
-        value = parameters[name]
-        if isinstance(value, int) and value < least:
-            raise ParameterError(f"{node}.{name} is {value}; it is {least} or more.")
 
 
 def _check_slices(node: str, slices: object, thresholds: object) -> None:

@@ -21,7 +21,7 @@ from spanwise.orchestrator.beam_settings import (
 )
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, SpanwiseError, UnreadableInput
-from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
+from spanwise.orchestrator.signature import Attempt, Input, Output, check_call, check_least
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,6 +62,7 @@ class BulkInferrer(Component):
     def check(self) -> None:
         check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
         check_given(self.name, self.parameters)
+        check_least(self.name, self.parameters, batch_size=1)
         refuse_other_blessings(self, "blessing")
         for key in ("columns", "splits"):
             given = self.parameters[key]

@@ -21,7 +21,7 @@ from spanwise.orchestrator.artifact import Examples, InfraBlessing, Model
 from spanwise.orchestrator.component import Component
 from spanwise.orchestrator.errors import ParameterError, UnreadableInput
 from spanwise.orchestrator.serving import RECORD
-from spanwise.orchestrator.signature import Attempt, Input, Output, check_call
+from spanwise.orchestrator.signature import Attempt, Input, Output, check_call, check_least
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,6 +60,7 @@ class InfraValidator(Component):
     def check(self) -> None:
         check_call(f"{self.name}.predict_fn", self.parameters["predict_fn"], "model_dir", "table")
         _check_importable(self.name, self.parameters["predict_fn"])
+        check_least(self.name, self.parameters, tolerance=0)
         for name in ("rows", "wait_s"):
             value = self.parameters[name]
             if isinstance(value, int | float) and value <= 0:

@@ -164,6 +164,15 @@ def test_a_name_for_two_columns_is_refused_when_the_pipeline_is_made():
         BulkInferrer(examples=span["examples"], model=model["artifact"], predict_fn=print, columns=("x",), output="x")
 
 
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_without_rows_is_refused_when_the_pipeline_is_made(size):
+    """Nothing could be predicted with it."""
+    span, model = Span(files=FILES), Importer(uri="x", kind=Model)
+
+    with pytest.raises(ParameterError, match=f"BulkInferrer.batch_size is {size}; it is 1 or more"):
+        BulkInferrer(examples=span["examples"], model=model["artifact"], predict_fn=serving.times, batch_size=size)
+
+
 @pytest.mark.parametrize("key", ["columns", "splits"])
 def test_a_name_that_is_given_twice_is_refused_when_the_pipeline_is_made(key):
     """A file with two columns of one name can hardly be read; the folder of a split is made once."""

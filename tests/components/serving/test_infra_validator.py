@@ -207,6 +207,8 @@ def test_without_rows_there_is_nothing_to_try(tmp_path):
         ({"predict_fn": print}, "cannot import predict_fn"),
         ({"rows": 0}, "rows is 0; it is more than 0"),
         ({"wait_s": -1.0}, "wait_s is -1; it is more than 0"),
+        ({"tolerance": -1e-6}, "tolerance is -1e-06; it is 0 or more"),
+        ({"tolerance": float("nan")}, "tolerance is nan; it is 0 or more"),
     ],
 )
 def test_what_cannot_work_is_refused_when_the_pipeline_is_made(arguments, said):
