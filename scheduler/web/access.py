@@ -19,7 +19,6 @@ from typing import Self
 
 from spanwise.orchestrator.errors import UsageError
 
-COOKIE = "spanwise_session"
 SESSION_S = 12 * 3600
 LEAST_TOKEN = 16
 """Characters that a token must have."""
@@ -58,10 +57,15 @@ class AccessPolicy:
             return self.secret
         return hashlib.sha256("\0".join(sorted(self.tokens.values())).encode()).digest()
 
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie of sessions, of this key alone: a browser has one jar for all ports of a host."""
+        return f"spanwise_session_{_sign(self.key, 'cookie', '')[:12]}"
+
     def make_cookie(self, visit: Visit) -> str:
         """The header that gives a browser a session."""
         secure = "; Secure" if self.secure else ""
-        return f"{COOKIE}={visit.seal(self.key)}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Lax{secure}"
+        return f"{self.cookie}={visit.seal(self.key)}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Lax{secure}"
 
     def role_of(self, token: str) -> WebRole | None:
         """What a token permits; compared in constant time, with every token."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
-from spanwise.scheduler.web.access import COOKIE, AccessPolicy, Visit, accepts_path
+from spanwise.scheduler.web.access import AccessPolicy, Visit, accepts_path
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -94,7 +94,7 @@ class Guard:
     def _identify(self, headers: dict[str, str]) -> tuple[Visit | None, bool]:
         """Who asks, and whether they need a new cookie."""
         policy = self._policy
-        known = _cookie_of(headers.get("cookie", ""))
+        known = _cookie_of(headers.get("cookie", ""), policy.cookie)
         visit = Visit.unseal(known, policy.key) if known else None
         if policy.trust_header:
             person = headers.get(policy.trust_header.lower(), "")
@@ -176,9 +176,9 @@ def _bearer_of(headers: dict[str, str]) -> str:
     return token.encode("latin-1").decode("utf-8", "replace").strip() if scheme.lower() == "bearer" else ""
 
 
-def _cookie_of(header: str) -> str:
+def _cookie_of(header: str, wanted: str) -> str:
     pairs = (part.strip().partition("=") for part in header.split(";"))
-    return next((value for name, _, value in pairs if name == COOKIE), "")
+    return next((value for name, _, value in pairs if name == wanted), "")
 
 
 def _local(path: str) -> str:

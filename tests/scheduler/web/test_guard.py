@@ -172,6 +172,19 @@ def test_credentials_that_a_browser_sends_by_itself_stand_for_no_form(site):
         assert browser.post("/do/run", headers={"authorization": "Bearer anything"}).status_code != 403
 
 
+def test_two_servers_on_one_machine_leave_each_other_their_sessions(folder, site):
+    """A browser sends the cookies of a host to all of its ports."""
+    other = replace(site, policy=make_policy("127.0.0.1", tokens={}))
+    with ask(site) as browser, ask(other, "http://127.0.0.1:8081") as beside:
+        browser.get("/")
+        beside.get("/")
+        browser.cookies.update(beside.cookies)
+        again = browser.get("/")
+
+    assert "set-cookie" not in again.headers
+    assert site.policy.cookie != other.policy.cookie
+
+
 def test_a_session_is_over_when_its_time_or_the_tokens_are(guarded):
     """And cannot be made by who does not know the tokens."""
     key = guarded.policy.key
@@ -219,4 +232,4 @@ def test_a_link_to_a_file_that_nobody_made_is_over(site, path):
 def test_a_cookie_that_nobody_made_is_no_session(guarded, cookie):
     """Whatever it holds."""
     with ask(guarded, "http://models.example.com") as browser:
-        assert browser.get("/", headers={"cookie": f"spanwise_session={cookie}".encode()}).status_code == 303
+        assert browser.get("/", headers={"cookie": f"{guarded.policy.cookie}={cookie}".encode()}).status_code == 303
