@@ -241,10 +241,6 @@ class Artifact:
         copy.__dict__.update(kind=self.kind, base_kinds=self.base_kinds)
         return copy
 
-    def marks(self) -> tuple[tuple[str, str], ...]:
-        """The permanent marks that publishing this sets, as (mark, artifact name): a push marks its model."""
-        return ()
-
     def judgements(self) -> tuple[Judgement, ...]:
         """What publishing this says of other artifacts: a blessing judges its model."""
         return ()
@@ -487,9 +483,6 @@ class PushedModel(Artifact):
     pushed_version: str | None
     model: str  #: artifact name of the model
     reason: str | None  #: why it was not pushed, or why a person has pushed it
-
-    def marks(self) -> tuple[tuple[str, str], ...]:
-        return (("pushed", self.model),) if self.pushed else ()
 
 
 class Report(Artifact):

@@ -17,7 +17,7 @@ from spanwise.orchestrator.renewal import current_of_span, current_of_spans, cur
 from spanwise.orchestrator.run import Execution, Run
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.serving import Push, pushes
-from spanwise.orchestrator.store import Address, Store, is_marked
+from spanwise.orchestrator.store import Address, Store
 from spanwise.orchestrator.verdict import Standing, Verdict, find_standing_of_model, find_standings, is_given
 
 _MOST_AHEAD = 64  # spans that are read ahead at once
@@ -279,10 +279,6 @@ class History:
                 return artifact
         return next(self.blessed() if self.compared else self._blessed_so_far(), None)
 
-    def with_mark(self, mark: str) -> Iterator[Artifact]:
-        """The artifacts with a permanent mark (`pushed`), the newest publication first."""
-        return (a for a in self._by_publication() if self._has_mark(mark, a))
-
     @cached_property
     def _known(self) -> dict[int, list[Artifact]]:
         """What was published for the spans that were read, the one that was published or reused last at the end."""
@@ -494,12 +490,6 @@ class History:
 
     def _is_visible(self, artifact: Artifact) -> bool:
         return self.as_of is None or (artifact.created is not None and artifact.created <= self.as_of)
-
-    def _has_mark(self, mark: str, artifact: Artifact) -> bool:
-        if self.as_of is None:
-            return is_marked(self.store, mark, artifact)
-        claim = self.store.find_claim(mark, artifact.name)
-        return claim is not None and datetime.fromisoformat(str(claim.facts["created"])) <= self.as_of
 
 
 def span_of(artifact: Artifact) -> int:

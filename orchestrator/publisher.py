@@ -19,7 +19,7 @@ from spanwise.orchestrator.renewal import renewals_of
 from spanwise.orchestrator.run import Execution, Run, State
 from spanwise.orchestrator.serving import claim_pushes
 from spanwise.orchestrator.stop_request import find_stop
-from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store, marks_of
+from spanwise.orchestrator.store import AlreadyClaimed, Claim, Store
 from spanwise.orchestrator.verdict import Verdict, write_with
 
 ABANDONED = "abandoned: its run died before it ended"
@@ -77,7 +77,7 @@ def complete(
     drafts: Mapping[str, tuple[Artifact, ...]],
     verdicts: Sequence[Verdict] = (),
 ) -> Execution:
-    """Publishes the outputs of an executor, the marks that they set on others and its verdicts, in one transaction."""
+    """Publishes the outputs of an executor, what they have pushed and its verdicts, in one transaction."""
     ended = replace(
         with_plan(execution, plan),
         state=State.COMPLETE,
@@ -86,16 +86,15 @@ def complete(
     )
 
     def publish(claims: Sequence[Claim]) -> Execution:
-        wanted = () if ended.replay else marks_of(drafts)  # what a replay does says nothing of today
-        marks = [c for c in wanted if store.find_claim(c.kind, c.name) is None]
-        served = [] if ended.replay else claim_pushes(store, ended, itertools.chain(*drafts.values()))
-        return lease.write(lambda place: store.publish(ended, place, *marks, *served, *claims))
+        made = () if ended.replay else itertools.chain(*drafts.values())  # what a replay does says nothing of today
+        served = claim_pushes(store, ended, made)
+        return lease.write(lambda place: store.publish(ended, place, *served, *claims))
 
     while True:
         try:
             return write_with(store, verdicts, publish)
         except AlreadyClaimed:
-            continue  # somebody set a mark or pushed between the look and the write; neither is ever undone
+            continue  # somebody pushed between the look and the write
 
 
 def fail(

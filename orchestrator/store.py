@@ -538,10 +538,3 @@ def is_marked(store: Store, mark: str, artifact: Artifact) -> bool:
 def number_of(name: str) -> int:
     """The number at the end of an artifact's name."""
     return int(name.rsplit("/", 1)[1])
-
-
-def marks_of(outputs: Mapping[str, Sequence[Artifact]]) -> Iterator[Claim]:
-    """The claims that publishing these outputs makes on other artifacts."""
-    for artifact in itertools.chain(*outputs.values()):
-        for mark, name in artifact.marks():
-            yield Claim(mark, name)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from spanwise.orchestrator import Artifact, Channel, Component, Examples, Execution, History, Model, Output, Run, State
 from spanwise.orchestrator.artifact import Blessing
-from spanwise.orchestrator.store import Address, MemoryStore, marks_of
+from spanwise.orchestrator.store import Address, MemoryStore
 from spanwise.orchestrator.verdict import Verdict, append, verdicts_of, write_with
 
 
@@ -69,10 +69,7 @@ class Published:
             },
         )
         verdicts = verdicts_of([draft], judge=node, run=ended.run_name)
-        marks = list(marks_of({key: (draft,)}))
-        return write_with(self.store, verdicts, lambda claims: self.store.publish(ended, *marks, *claims)).outputs[key][
-            0
-        ]
+        return write_with(self.store, verdicts, lambda claims: self.store.publish(ended, *claims)).outputs[key][0]
 
 
 def _draft(kind, **properties):

@@ -37,7 +37,7 @@ CACHE = "execution_cache"
 CLAIM = "spanwise.claim"
 SPAN_INDEX = "spanwise.span"
 
-INDEXED = frozenset({"accepted", "blessed", "collected", "pinned", "pushed"})
+INDEXED = frozenset({"accepted", "blessed", "collected", "pinned"})
 """The kinds of claims that are looked up for many artifacts at once, and so have an external id: their name."""
 
 WRITE = "spanwise.write"

@@ -52,9 +52,9 @@ class RandomYard(Yard):
         model = next((a for a in reversed(unmarked) if a.kind == Model.kind), chosen[1])
         verdict = Verdict(mark="blessed", artifact=model.name, given=chance.random() < 0.6, by="ann@host", because="")
         chance.choice([lambda: append(self.store, [verdict]), lambda: append_personal(self.store, verdict, model)])()
-        for mark, artifact in (("pushed", chosen[2]), (COLLECTED, chosen[3])):
-            if self.store.find_claim(mark, artifact.name) is None:
-                self.store.claim(Claim(mark, artifact.name))
+        self.push(next(self.store.runs("flights")), chosen[2])
+        if self.store.find_claim(COLLECTED, chosen[3].name) is None:
+            self.store.claim(Claim(COLLECTED, chosen[3].name))
 
     def plan(self):
         """All that a plan says, without the numbers that stores give."""

@@ -13,7 +13,6 @@ from spanwise.orchestrator import (
     MissingProperty,
     Model,
     ParameterError,
-    PushedModel,
     Statistics,
 )
 from spanwise.orchestrator.artifact import (
@@ -250,13 +249,6 @@ def test_a_blessing_judges_its_model(blessed, because):
     assert judgement == Judgement(mark="blessed", artifact="m/1", given=bool(blessed), because=because)
 
 
-@pytest.mark.parametrize(("pushed", "marks"), [(1, (("pushed", "m/1"),)), (0, ())])
-def test_a_push_marks_its_model(pushed, marks):
-    """Only a push that took place says something of the model."""
-    assert PushedModel("/p", properties={"pushed": pushed, "model": "m/1"}).marks() == marks
-
-
 def test_most_artifacts_say_nothing_of_others():
-    """Publishing a model marks and judges nothing."""
-    assert Model("/m").marks() == ()
+    """Publishing a model judges nothing."""
     assert Model("/m").judgements() == ()

@@ -1,5 +1,7 @@
 """Publishers: the outcome of an execution becomes visible all at once, under the run's lease."""
 
+from dataclasses import replace
+
 import pytest
 
 from spanwise.orchestrator import Blessing, Execution, Fenced, PushedModel, Report, Run, State
@@ -16,6 +18,7 @@ from spanwise.orchestrator.publisher import (
     place,
     reuse,
 )
+from spanwise.orchestrator.serving import claim_pushes, pushes
 from spanwise.orchestrator.store import Address, AlreadyClaimed, Claim, MemoryStore
 from spanwise.orchestrator.verdict import Verdict, append, read_verdicts
 
@@ -119,14 +122,15 @@ def overtake(store, monkeypatch, act):
     monkeypatch.setattr(store, "publish", overtaken)
 
 
-def test_a_mark_that_is_set_meanwhile_is_no_hindrance(store, lease, monkeypatch):
-    """Another may set the same mark between the look and the write."""
+def test_a_push_that_is_recorded_meanwhile_comes_first(store, lease, monkeypatch):
+    """Another Pusher may take the place in the log; ours takes the next one."""
     execution = running(store, lease)
-    overtake(store, monkeypatch, lambda: store.claim(Claim("pushed", "p/Train/model/1")))
+    other = replace(execution, node="Other")
+    overtake(store, monkeypatch, lambda: store.claim(*claim_pushes(store, other, [pushed()])))
 
-    done = complete(store, lease, execution, {}, PLAN, {"pushed_model": (pushed(),)})
+    complete(store, lease, execution, {}, PLAN, {"pushed_model": (pushed(),)})
 
-    assert done.state is State.COMPLETE
+    assert [push.node for push in pushes(store, "p/Train/model")] == [execution.node, "Other"]
 
 
 def test_a_verdict_that_is_given_meanwhile_comes_first(store, lease, monkeypatch):

@@ -42,7 +42,7 @@ from spanwise.orchestrator import (
 )
 from spanwise.orchestrator.fingerprint import of_tree
 from spanwise.orchestrator.run_dir import NOTE
-from spanwise.orchestrator.serving import RECORD
+from spanwise.orchestrator.serving import RECORD, find_pushed
 from tests.components.flow import Bench, only
 
 
@@ -234,11 +234,11 @@ def test_a_push_is_never_served_from_the_cache(bench, tmp_path):
     )
 
 
-def test_a_push_marks_its_model(bench, tmp_path):
+def test_a_push_is_recorded_of_its_model(bench, tmp_path):
     """The metadata knows of a model that it was pushed."""
     run_of(bench, tmp_path)
 
-    assert bench.store.find_claim("pushed", "p/Importer/artifact/1") is not None
+    assert find_pushed(bench.store, ["p/Importer/artifact"]) == {"p/Importer/artifact/1"}
 
 
 def test_an_empty_destination_and_no_versions_to_keep_are_refused(tmp_path):
