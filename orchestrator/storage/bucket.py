@@ -458,6 +458,8 @@ _HINTS = {
     ),
 }
 
+_INVALID_KEY = re.compile(r'object with invalid path: .*?Path "(.*)"(?:: | contained)', re.DOTALL)
+
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -476,8 +478,8 @@ def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one
         return (
             "the server sends no parts of files. Copy the file to this machine or to object storage, and name it there."
         )
-    if why := re.search(rf"{NOTHING}[^\n\"]*", text):  # the library calls it a denial
-        return why[0].strip()
+    if by_text := _explain_text(text):
+        return by_text
     if type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         return "access was denied. Check the credentials in the environment, and what they may do."
     if "169.254." in text or "CredentialsError" in text or "InstanceCredential" in str(error):
@@ -494,6 +496,18 @@ def explain(error: BaseException, home: ObjectUrl) -> str:  # noqa: PLR0911  one
     message = re.search(r"<Message>([^<]*)</Message>", text)
     shown = message[1] if message else re.sub(r"\?\S*", "", text).strip()
     return f"{shown} ({code})" if code else shown
+
+
+def _explain_text(text: str) -> str:
+    """What the library says without an answer of the storage, or about one that it cannot take."""
+    if why := re.search(rf"{NOTHING}[^\n\"]*", text):  # it calls it a denial
+        return why[0].strip()
+    if odd := _INVALID_KEY.search(text):
+        return (
+            f"the object {odd[1]!r} keeps its folder from being listed: a part of its key is empty, '.' or '..', or "
+            f"has a control character. Rename or delete it."
+        )
+    return ""
 
 
 def _explain_status(status: int, text: str, home: ObjectUrl) -> str:

@@ -38,15 +38,10 @@ def list_objects(pattern: str) -> dict[str, ObjectInfo]:
             f"name a span whose files are there: --span"
         )
     folder = replace(url, key=fixed.removeprefix(f"{url.home}/").rpartition("/")[0])
-    matches = SpanPattern.parse(pattern)
     depth = len(folder.key) + 1 if folder.key else 0
     wanted = pattern.removeprefix(f"{folder}/").split("/")
     bucket = open_bucket(url.home)
-    matching = [
-        info
-        for info in bucket.list(folder.key)
-        if matches.match(str(replace(folder, key=info.key))) and _is_shown(info.key[depth:].split("/"), wanted)
-    ]
+    matching = [info for info in bucket.list(folder.key) if _matches(info.key[depth:].split("/"), wanted)]
     return {str(replace(folder, key=info.key)): info for info in leave_out_markers(bucket, matching)}
 
 
@@ -121,11 +116,11 @@ def _sorts_as_spans(names: SpanPattern) -> bool:
     return tuple(part.name for part in holes) == tuple(names.calendar.date_parts)
 
 
-def _is_shown(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether each name with a dot in front stands where the pattern of its folder or file has one too."""
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether each name matches its pattern; one with a dot in front only a pattern that has one too."""
     if not names or not patterns:
-        return not names
+        return not names and all(pattern == "**" for pattern in patterns)
     if patterns[0] == "**":
-        return _is_shown(names, patterns[1:]) or (not names[0].startswith(".") and _is_shown(names[1:], patterns))
+        return _matches(names, patterns[1:]) or (not names[0].startswith(".") and _matches(names[1:], patterns))
     allowed = patterns[0].startswith(".") or not names[0].startswith(".")
-    return allowed and fnmatch.fnmatchcase(names[0], patterns[0]) and _is_shown(names[1:], patterns[1:])
+    return allowed and fnmatch.fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])

@@ -159,6 +159,28 @@ def test_a_listing_finds_what_glob_would(bucket, folder):
     assert found("d?/none") == []
 
 
+@pytest.mark.parametrize("name", ["1//b.csv", "1/./b.csv", "1/a\tb.csv"])
+def test_an_object_that_keeps_its_folder_from_being_listed_is_named(bucket, folder, name):
+    """With what to do: the library lists no such key, nor what comes after it."""
+    bucket.write((folder / "2/a.csv").key, b"x")
+    make_folder(folder / name)
+
+    with pytest.raises(StorageError) as error:
+        list_objects(f"{folder}/*/*.csv")
+
+    assert f"the object {f'{folder.key}/{name}/'!r} keeps its folder from being listed" in str(error.value)
+    assert str(error.value).endswith("Rename or delete it.")
+
+
+def test_a_folder_in_braces_is_found_under_its_name(bucket, folder):
+    """A listing knows no placeholders: `{x}` is a name like any other, as on a disk."""
+    for name in ("{x}/a.csv", "{SPAN}/a.csv", "7/a.csv"):
+        bucket.write((folder / name).key, b"x")
+
+    assert list(list_objects(f"{folder}/{{x}}/*.csv")) == [f"{folder}/{{x}}/a.csv"]
+    assert list(list_objects(f"{folder}/{{SPAN}}/*.csv")) == [f"{folder}/{{SPAN}}/a.csv"]
+
+
 def test_a_listing_leaves_out_what_glob_would(bucket, folder, tmp_path):
     """A name with a dot in front is found only where the pattern has one in its place, whatever stands elsewhere in it."""
     for name in (".new/1/a.csv", ".new/1/.a.csv", ".new/.old/1/b.csv", "1/a.csv", "1/.b.csv", "x/.y/1/c.csv"):
