@@ -150,9 +150,12 @@ class Opening:
         stream = op.open(self)
         return stream if self.observe is None else self.observe(op, stream)
 
-    def seeded(self, seed: int) -> Opening:
-        """For a graph in this one that draws seeds of its own: all that is below it draws them from this seed."""
-        return replace(self, seed=seed)
+    def with_options(self, options: Options, seed: int) -> Opening:
+        """For a dataset with these options that a user's function has made: `seed` is for one without a seed."""
+        own = seed if options.seed is None else options.seed
+        return replace(
+            self, seed=own, options=replace(self.options, in_order=self.options.in_order or options.in_order)
+        )
 
     def nested(self, op: Op) -> Any:
         """A nested dataset as users' functions know it."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from spanwise.orchestrator.errors import DatasetError
@@ -122,9 +122,7 @@ class Interleave(Op):
     def _open_dataset(self, element: Element, number: int, opening: Opening) -> Stream:
         """The stream of that dataset: one element at a time, or blocks if rows are promised."""
         dataset = self.call(element, number)
-        own = dataset.settings.seed
-        seed = mix_seed(opening.seed, *[self.place] if self.place else [], number) if own is None else own
-        in_order = opening.options.in_order or dataset.settings.in_order
-        opening = replace(opening, seed=seed, options=replace(opening.options, in_order=in_order))
-        op = assign_seeds(dataset.op, seed)
+        seed = mix_seed(opening.seed, *[self.place] if self.place else [], number)
+        opening = opening.with_options(dataset.settings, seed)
+        op = assign_seeds(dataset.op, opening.seed)
         return opening.open(op) if in_rows(self) else open_elements(opening, op)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.orchestrator.fingerprint import Bindings
 from spanwise.pipelines.input.element import DatasetSpec, ElementSpec, Unknown
+from spanwise.pipelines.input.flow import Flow
 from spanwise.pipelines.input.graph.fingerprint import FilesBy, refuse_changed, refuse_rebound
 from spanwise.pipelines.input.op import Op, Options
 from spanwise.pipelines.input.snapshot.parts import SnapshotSplit, SplitDatasets
@@ -72,7 +73,7 @@ class SnapshotSettings:
         self.refuse_rebound()
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    def split(self, feed: SplitFeed, dataset: Callable[[Op], Any]) -> list[Op]:
+    def split(self, feed: SplitFeed, dataset: Callable[[Op], Any]) -> list[Flow]:
         """The datasets that `writer_fn` returns for the input.
 
         Raises:
@@ -82,18 +83,17 @@ class SnapshotSettings:
         result = self.writer_fn(dataset(feed.op))
         if isinstance(getattr(result, "spec", None), DatasetSpec):
             result = list(result)
-        splits = [getattr(each, "op", None) for each in result] if isinstance(result, list | tuple) else []
-        ops = [each for each in splits if isinstance(each, Op)]
-        if not ops or len(ops) != len(splits):
+        splits = list(result) if isinstance(result, list | tuple) else []
+        if not splits or not all(isinstance(each, Flow) for each in splits):
             raise DatasetError(
                 f"snapshot(writer_fn=): must return a list of datasets, or a dataset of them, not {result!r:.80}. "
                 f"For example: lambda ds: [ds.shard(2, 0), ds.shard(2, 1)]"
             )
-        for op in ops:
-            _check_same_elements("writer_fn", op.spec, self.input.spec)
-        return ops
+        for each in splits:
+            _check_same_elements("writer_fn", each.spec, self.input.spec)
+        return splits
 
-    def join(self, splits: SplitDatasets, dataset: Callable[[Op], Any]) -> Op:
+    def join(self, splits: SplitDatasets, dataset: Callable[[Op], Any]) -> Flow:
         """The dataset that `reader_fn` returns for the splits.
 
         Raises:
@@ -101,11 +101,10 @@ class SnapshotSettings:
         """
         assert self.reader_fn is not None
         result = self.reader_fn(dataset(splits))
-        op = getattr(result, "op", None)
-        if not isinstance(op, Op):
+        if not isinstance(result, Flow):
             raise DatasetError(f"snapshot(reader_fn=): must return a dataset, not {result!r:.80}.")
-        _check_same_elements("reader_fn", op.spec, self.input.spec)
-        return op
+        _check_same_elements("reader_fn", result.spec, self.input.spec)
+        return result
 
     def rehearse(self, dataset: Callable[[Op], Any]) -> None:
         """Calls the user's functions when the graph is built, so that a mistake does not show at the end of a pass."""

@@ -135,8 +135,8 @@ class SnapshotStream(Stream):
             SnapshotSplit(of=spec, folder=folder, run=run, number=number, use=self.use) for number in range(run.splits)
         )
         joined = self._op.join(SplitDatasets(parts=parts), opening.nested)
-        opening = opening.seeded(mix_seed(opening.seed, 2))
-        return opening.open(assign_seeds(joined, opening.seed))
+        opening = opening.with_options(joined.settings, mix_seed(opening.seed, 2))
+        return opening.open(assign_seeds(joined.op, opening.seed))
 
     def _write(self, attempt: WriteAttempt, kept: ReusableChunks) -> Stream:
         run = self._run = attempt.run
@@ -146,9 +146,12 @@ class SnapshotStream(Stream):
             return self._sequence(attempt, kept, kept.origin or self._origin(), 0)
         feed = SplitFeed(self._op.input.spec, self._op.input.cardinality)
         splits = self._op.split(feed, self._opening.nested)
-        openings = [self._opening.seeded(mix_seed(self._opening.seed, 3, number)) for number in range(len(splits))]
+        openings = [
+            self._opening.with_options(split.settings, mix_seed(self._opening.seed, 3, number))
+            for number, split in enumerate(splits)
+        ]
         streams = [
-            (opening.open(assign_seeds(split, opening.seed)), encoding_of(split.spec))
+            (opening.open(assign_seeds(split.op, opening.seed)), encoding_of(split.spec))
             for opening, split in zip(openings, splits, strict=True)
         ]
         source = self._inputs.open(self._origin())

@@ -522,3 +522,16 @@ def test_a_snapshot_with_a_seed_has_its_order_whatever_is_cached(tmp_path):
     list(cached := dataset.cache())
 
     assert list(cached.snapshot(tmp_path / "cached")) == list(dataset.snapshot(tmp_path / "alone"))
+
+
+def test_what_functions_make_of_splits_keeps_its_seed(tmp_path):
+    """Splits are written and read in the orders of `options(seed=…)`, as by itself."""
+    shuffled = inputs.range(9).shuffle().options(seed=4)
+    written = inputs.range(9).snapshot(tmp_path / "a", writer_fn=lambda ds: [ds.shuffle().options(seed=4)])
+    read = inputs.range(9).snapshot(
+        tmp_path / "b", reader_fn=lambda splits: splits.flat_map(lambda split: split).shuffle().options(seed=4)
+    )
+    for made in (written, read):
+        list(made.iterator(epoch=0))
+
+    assert [list(made.iterator(epoch=0)) for made in (written, read)] == [list(shuffled.iterator(epoch=0))] * 2
