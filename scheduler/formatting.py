@@ -33,7 +33,9 @@ FIX = ":  spanwise "
 
 # A command of ours in a message stands behind a colon, on a line of its own, or in parentheses; with it, its line ends.
 _COMMAND = re.compile(r"(^ *|: +|\()(cd .+ && )?(spanwise [^()\n]*(?=\)$)|spanwise .*$)", re.MULTILINE)
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 _MINUTE_S, _HOUR_S = 60, 3600
 _KILO = 1000
 

@@ -17,7 +17,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.run import Run
 from spanwise.orchestrator.span_resolver import SpanExcluder, SpanResolver, WantedSpan, WindowChecker
 from spanwise.orchestrator.store import Store
-from spanwise.scheduler.formatting import Document, format_table, format_time
+from spanwise.scheduler.formatting import Document, format_table, format_time, strip_control
 from spanwise.scheduler.inspect import records
 from spanwise.scheduler.inspect.artifact_pages import PageFinder
 from spanwise.scheduler.project.load import Loaded
@@ -123,7 +123,7 @@ def format_window(window: ResolverWindow) -> str:
         lines.append(f"  {len(chosen)} of {len(window.spans)} spans{between}.")
     lines += [f"  {line}" for edited in window.edited for line in edited.way.splitlines()]
     if window.refusal:
-        lines += [f"  {line}" for line in f"A run would fail: {window.refusal}".splitlines()]
+        lines += [f"  {line}" for line in f"A run would fail: {strip_control(window.refusal)}".splitlines()]
     if len(lines) == 1:  # one artifact that is named, and no span
         return f"{lines[0].removesuffix(':')}."
     return "\n".join(lines)

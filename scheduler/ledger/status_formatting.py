@@ -20,6 +20,7 @@ from spanwise.scheduler.formatting import (
     format_table,
     format_time,
     iso_time,
+    single_line,
     span_document,
 )
 from spanwise.scheduler.ledger.heartbeat import SchedulerRecord
@@ -318,7 +319,7 @@ def scheduler_document(scheduler: SchedulerRecord) -> Document:
 def describe_pause(pause: SchedulePause, zone: tzinfo) -> str:
     """Who has paused a schedule, until when, and why."""
     until = "until it is resumed" if pause.until is None else f"until {format_time(pause.until, zone)}"
-    return f"by {pause.who}, {until}: {pause.why}"
+    return f"by {pause.who}, {until}: {single_line(pause.why)}"
 
 
 def pause_document(pipeline: str, pause: SchedulePause) -> Document:

@@ -15,6 +15,7 @@ from spanwise.orchestrator.pipeline import Pipeline
 from spanwise.orchestrator.scope import GatedSource
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Standing, Verdict, append, find_standing
+from spanwise.scheduler.inspect.verdicts import describe_standing
 from spanwise.scheduler.project.load import Loaded
 from spanwise.scheduler.project.span_sources import list_span_sources
 from spanwise.scheduler.run.span_options import parse_span
@@ -153,9 +154,8 @@ def _line(judged: PersonalVerdict) -> str:
     version = version_of(judged.artifact)
     what = judged.label + (f" v{version}" if version is not None else "")
     if not judged.changed:
-        return f"{what} was {judged.before.personal} already."
-    earlier = judged.before.refusal() or judged.before.personal or next(iter(judged.before.by_judge.values()), None)
-    before = f"; before, it was {earlier}" if earlier is not None else "; before, it was not judged"
+        return f"{what} was {describe_standing(judged.before)} already."
+    before = f"; before, it was {describe_standing(judged.before) or 'not judged'}"
     old = "" if judged.read else " Windows read a newer version of the span, so this changes nothing for them."
     word = "Accepted" if judged.verdict.given else "Refused"
     return f"{word} {what} ({judged.artifact.name}){before}.{old}"

@@ -20,6 +20,7 @@ from spanwise.orchestrator.run_request import RunOutcome, RunRequest
 from spanwise.orchestrator.serving import Push, channel_of, find_serving, list_pushers, pushes, pushing_runs
 from spanwise.orchestrator.store import Address, Store, is_marked
 from spanwise.orchestrator.verdict import Verdict, append_personal, find_origins
+from spanwise.scheduler.formatting import single_line
 from spanwise.scheduler.inspect import find
 from spanwise.scheduler.inspect.rollback import (
     Rollback,
@@ -283,7 +284,7 @@ def _refuse_elsewhere(last: Run, model: Artifact | None, node: str | None, setti
 def format_decision(decision: Decision) -> str:
     """What was recorded, what is the champion now, and how to roll back what serves."""
     verdict = decision.verdict
-    lines = [f"{verdict.artifact} is {verdict}."]
+    lines = [f"{verdict.artifact} is {single_line(str(verdict))}."]
     agreed = decision.champion is not None or not any(decision.champions.values())
     champions = {"": decision.champion} if agreed else decision.champions
     for node, champion in champions.items():

@@ -23,6 +23,7 @@ def test_columns_are_as_wide_as_their_widest_cell() -> None:
         ("\x1b[31mred\x1b[0m", "red"),
         ("a\x00b\x7f", "ab"),
         ("\x1b]0;title\x07x", "x"),
+        ("a\x85\x9bb", "ab"),
         ("1%\r50%\r100%\r\nnext", "100%\nnext"),
         ("tab\tstays", "tab\tstays"),
     ],

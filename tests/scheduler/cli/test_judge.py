@@ -2,10 +2,14 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spanwise.orchestrator import Calendar, Examples
+from spanwise.orchestrator.verdict import Standing, Verdict
+from spanwise.scheduler.run.judge import PersonalVerdict, format_judgements
 from tests.scheduler.conftest import run_warm
 from tests.scheduler.histories import live
 
@@ -68,6 +72,19 @@ def _run(folder, span):
 def learned():
     models = sorted(Path(".spanwise/days/Learn/model").glob("*/spans"), key=lambda p: int(p.parent.name))
     return [model.read_text() for model in models]
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_an_earlier_verdict_moves_no_cursor(changed):
+    """Its reason may quote the data."""
+    earlier = Verdict(mark="accepted", artifact="x", given=False, by="ann@host", because="\x1b]0;title\x07bad\x1b[2J")
+    judged = PersonalVerdict(
+        span=1, artifact=Examples("x"), verdict=replace(earlier, because="bad day") if changed else earlier, before=Standing({"": earlier}),
+        calendar=Calendar.NUMBER, read=True,
+    )  # fmt: skip
+
+    assert "refused by ann@host: bad" in (text := format_judgements([judged], None))
+    assert "\x1b" not in text
 
 
 def test_each_command_of_a_gap_works_when_pasted(days, spanwise):

@@ -8,6 +8,7 @@ from spanwise.orchestrator import Calendar, Component, Examples, Output, Pipelin
 from spanwise.orchestrator.store import Address, MemoryStore
 from spanwise.resolvers import Fixed, Latest, LatestSpans, RollingWindow
 from spanwise.scheduler.inspect import window
+from spanwise.scheduler.inspect.window import ResolverWindow
 from spanwise.scheduler.project.load import Loaded
 from tests.scheduler.records import DAY, NOON, Clock, begun, ended, examples, published
 
@@ -72,6 +73,14 @@ def test_a_window_shows_what_it_leaves_out_by_name() -> None:
     assert "1 of 1 spans" in window.format_window(rolling)
     assert [each.span for each in latest.excluded] == [DAY + 1]
     assert window.window_document(rolling, Calendar.DAY)["excluded"] == [Calendar.DAY.label(DAY + n) for n in (0, 1)]
+
+
+def test_a_gates_reason_moves_no_cursor() -> None:
+    """It may quote the data; the lines of the refusal stay."""
+    said = "2013-01-05 was refused: \x1b]0;title\x07bad\x1b[2J\x9b value\nAccept it"
+    text = window.format_window(ResolverWindow(node="Recent", source="x", parameters="", refusal=said))
+
+    assert text.splitlines()[1:] == ["  A run would fail: 2013-01-05 was refused: bad value", "  Accept it"]
 
 
 def test_a_window_can_end_elsewhere() -> None:
