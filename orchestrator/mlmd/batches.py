@@ -30,8 +30,13 @@ def read_named(read: Callable[[Sequence[str]], list[N]], names: Sequence[str]) -
 
 def read_each(read: Callable[[Sequence[int]], list[T]], ids: Collection[int]) -> Iterator[T]:
     """Yields the rows that exist among many ids, a limited number per query."""
-    for group in split(sorted(set(ids))):
+    for group in split(possible_ids(ids)):
         yield from read(group)
+
+
+def possible_ids(ids: Collection[int]) -> list[int]:
+    """Those ids that a row may have, ascending; neither a database nor ml-metadata can be asked for longer ones."""
+    return [id for id in sorted(set(ids)) if id < 1 << 63]  # noqa: A001
 
 
 def split(keys: Sequence[K]) -> list[Sequence[K]]:

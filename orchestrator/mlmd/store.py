@@ -323,7 +323,7 @@ class MlmdStore:
         return list(dict.fromkeys(found)) if artifacts and executions else found  # only both have the same event
 
     def artifacts_by_id(self, ids: Collection[int]) -> list[Artifact]:
-        rows = self._reader.each_artifact(sorted(set(ids)))
+        rows = self._reader.each_artifact(batches.possible_ids(ids))
         return sorted((layout.artifact_of(row, self._places) for row in rows), key=_by_number)
 
     def executions_by_id(self, ids: Collection[int]) -> list[Execution]:

@@ -73,7 +73,7 @@ Jobs: TypeAlias = Annotated[
 SomePipeline: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="PIPELINE", help="Only this pipeline.", autocompletion=complete_pipeline)
 ]
-Limit: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="The maximum number to list.")]
+Limit: TypeAlias = Annotated[int, typer.Option(min=1, max=10**9, metavar="N", help="The maximum number to list.")]
 All: TypeAlias = Annotated[bool, typer.Option("--all", help="Include defaults, and shorten nothing.")]
 Exclude: TypeAlias = Annotated[
     list[str],

@@ -125,7 +125,7 @@ def tick(files: Files, root: Root = None, config: Config = None, json: Json = Fa
 @schedule.command("next")
 def list_next(
     file: File,
-    count: Annotated[int, typer.Argument(metavar="N", min=1, help="How many ticks.")] = 5,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, max=10**9, help="How many ticks.")] = 5,
     root: Root = None,
     config: Config = None,
     json: Json = False,

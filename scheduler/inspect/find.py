@@ -24,6 +24,7 @@ LOOK_BACK = 20
 """How many recent runs of a pipeline are searched for the channels that it publishes on."""
 
 _DEPTH = 3  # of an execution's folder below the root: PIPELINE/NODE/OUTPUT/NUMBER
+_DIGITS = 1000  # of a number that is typed; Python reads some thousand
 _KINDS_AMONG = 200  # how many recent artifacts are searched for types
 
 
@@ -264,4 +265,4 @@ def _known(pipelines: list[str], name: str) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS

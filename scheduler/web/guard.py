@@ -32,6 +32,7 @@ PAGE_POLICY = (
 FILE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 
 _OPEN = re.compile(r"/assets/.*|/login|/healthz")  # nothing of the metadata is there
+_SECONDS = re.compile(r"[0-9]{1,19}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:[0-9]*)?", re.ASCII)
 
 
@@ -129,7 +130,7 @@ class Guard:
     async def _serve_file(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`/file/UNTIL/SIGNATURE/…` needs no session: its signature says that a page has shown it to somebody."""
         _, _, until, signature, path = (scope["path"].split("/", 4) + 3 * [""])[:5]
-        if not until.isdecimal() or not accepts_path(self._policy.key, path, int(until), signature):
+        if not _SECONDS.fullmatch(until) or not accepts_path(self._policy.key, path, int(until), signature):
             await self._refuse(403, "This link is over", "Open the page of the artifact again.")(scope, receive, send)
             return
         scope["path"] = f"/file/{path}"

@@ -844,17 +844,20 @@ def test_links_say_who_read_and_who_had_what(store):
         Link(artifact=learned.id, execution=reused.id, read=False),
     }
     assert store.links() == []
-    assert store.links(artifacts=[10**6], executions=[10**6]) == []
+    assert store.links(artifacts=[10**6, 1 << 63], executions=[10**6, 1 << 63]) == []
 
 
 def test_artifacts_and_executions_are_had_by_their_ids(store):
-    """Several at once, whatever the order and how often they are asked for; executions come without their artifacts."""
+    """Several at once, whatever the order and how often they are asked for; executions come without their artifacts.
+
+    Of a number that is too long for an id there is nothing.
+    """
     first = publish(store, EXAMPLES, examples(1))
     second = publish(store, MODELS, model(), inputs=first.outputs)
     (one,), (two,) = first.outputs["examples"], second.outputs["model"]
 
-    artifacts = store.artifacts_by_id([two.id, 10**6, one.id, two.id])
-    executions = store.executions_by_id([second.id, 10**6, first.id, second.id])
+    artifacts = store.artifacts_by_id([two.id, 10**6, one.id, two.id, 1 << 63])
+    executions = store.executions_by_id([second.id, 10**6, first.id, second.id, 1 << 63])
 
     assert [told(a) for a in artifacts] == [told(one), told(two)]
     assert executions == [replace(first, inputs={}, outputs={}), replace(second, inputs={}, outputs={})]

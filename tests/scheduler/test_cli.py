@@ -121,6 +121,16 @@ def test_what_was_run_can_be_looked_at(project: Path, shell: Command, spanwise: 
     assert "flow/1 has already ended: complete" in spanwise("stop", "1")[1]
 
 
+@pytest.mark.parametrize("words", [("runs",), ("artifacts",), ("schedule", "next", "flow.py")])
+def test_a_list_may_not_be_longer_than_can_be_counted(folder: Path, spanwise: Command, words: tuple[str, ...]) -> None:
+    """It is a mistake in the command line, not a bug of ours."""
+    longest = [str(10**20)] if words[0] == "schedule" else ["--limit", str(10**20)]
+    code, _, err = spanwise(*words, *longest)
+
+    assert code == 2
+    assert "less than or equal to 1000000000" in err
+
+
 @pytest.mark.parametrize("words", [("runs",), ("artifacts",)])
 def test_a_list_of_nothing_is_empty(folder: Path, spanwise: Command, words: tuple[str, ...]) -> None:
     """Looking makes no folder and no database."""

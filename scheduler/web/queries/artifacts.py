@@ -175,7 +175,7 @@ def sign_page(site: WebSite, artifact: int, name: str) -> str:
     return f"/file/{until}/{signature}{make_url(*path.split('/'))}"
 
 
-def find_file(site: WebSite, artifact: int, name: str) -> Path | BinaryIO:
+def find_file(site: WebSite, artifact: str, name: str) -> Path | BinaryIO:
     """A file of an artifact, which has to be one of those in its folder: no way leads out of it.
 
     Of one in object storage, what is read is fetched.

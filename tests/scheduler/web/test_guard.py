@@ -218,7 +218,10 @@ def test_streams_are_bounded(site, monkeypatch):
     assert over.text.startswith("event: over")
 
 
-@pytest.mark.parametrize("path", ["/file/", "/file/9", "/file/9/x", "/file/²/x/1/a.html", "/file/9/ü/1/a.html"])
+@pytest.mark.parametrize(
+    "path",
+    ["/file/", "/file/9", "/file/9/x", "/file/²/x/1/a.html", "/file/9/ü/1/a.html", f"/file/{'9' * 5000}/x/1/a.html"],
+)
 def test_a_link_to_a_file_that_nobody_made_is_over(site, path):
     """However little of it there is."""
     with ask(site) as browser:
