@@ -23,6 +23,7 @@ SpanwiseError
 │   │   └── WindowIncomplete    spans missing from a rolling window
 │   ├── FunctionFailed          a function of a dataset raised; the message says at which element
 │   │   └── BlockFailed         it was given a block of rows, of which `ignore_errors` leaves out none
+│   ├── SourceFailed            a function that makes elements, or its iterator, raised: none follows
 │   ├── StateMismatch           a saved state of a dataset that belongs to another graph
 │   ├── WorkerLost              a process that worked for a dataset was killed
 │   ├── ServiceError            the data service: not reachable, not allowed, not known to it, or damaged
@@ -148,6 +149,10 @@ class FunctionFailed(RunError):
 
 class BlockFailed(FunctionFailed):
     """It was given a block of rows, whose size is arbitrary: to leave it out would lose rows that are sound."""
+
+
+class SourceFailed(RunError):
+    """A function that makes elements, or its iterator, raised; its error is the cause. No element follows."""
 
 
 class StateMismatch(RunError):

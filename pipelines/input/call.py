@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from spanwise.orchestrator.errors import BlockFailed, DatasetError, FunctionFailed
+from spanwise.orchestrator.errors import BlockFailed, DatasetError, FunctionFailed, SourceFailed
 from spanwise.pipelines.input.arrays import as_arrays
 from spanwise.pipelines.input.element import read_only
 from spanwise.pipelines.input.op import Element
@@ -63,6 +63,12 @@ def block_error(op: str, function: object, position: str, error: Exception) -> B
     """The error for a function or a condition that failed for a block of rows."""
     text = _describe(op, function, position, error)
     return BlockFailed(f"{text}Its own traceback is above; ignore_errors() leaves out no rows, which travel in blocks.")
+
+
+def source_error(op: str, function: object, position: str, error: Exception) -> SourceFailed:
+    """The error for a function that makes elements, or its iterator, which has ended when it has raised."""
+    text = _describe(op, function, position, error)
+    return SourceFailed(f"{text}Its own traceback is above; no element follows, so catch there what need not end it.")
 
 
 def _describe(op: str, function: object, position: str, error: Exception) -> str:

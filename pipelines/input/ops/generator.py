@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import function_error
+from spanwise.orchestrator.errors import DatasetError, SourceFailed
+from spanwise.pipelines.input.call import function_error, source_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, State, Stream, check_callable
 from spanwise.pipelines.input.row_order import refuse_mixed_orders
@@ -47,6 +47,7 @@ class GeneratorStream(Stream):
     def __init__(self, op: Generator) -> None:
         self._op = op
         self._elements: Iterator[Element] | None = None
+        self._failure: SourceFailed | None = None  # raised again for each element that is wanted
         self._at = 0
 
     def __next__(self) -> Element:
@@ -58,6 +59,8 @@ class GeneratorStream(Stream):
         return element
 
     def _take(self) -> Element:
+        if self._failure is not None:
+            raise self._failure
         try:
             if self._elements is None:
                 made = self._op.function(*self._op.arguments)
@@ -68,7 +71,8 @@ class GeneratorStream(Stream):
         except StopIteration:
             raise
         except Exception as error:
-            raise function_error("from_generator", self._op.function, f"element {self._at}", error) from error
+            self._failure = source_error("from_generator", self._op.function, f"element {self._at}", error)
+            raise self._failure from error
         self._at += 1
         return element
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from spanwise.orchestrator.errors import DatasetError, FunctionFailed, UnreadableInput
+from spanwise.orchestrator.errors import DatasetError, SourceFailed, UnreadableInput
 from spanwise.orchestrator.storage import open_bucket, parse_url
 from spanwise.pipelines import input as inputs
 from spanwise.pipelines.input import ArraySpec, Structure, Table
@@ -105,12 +105,28 @@ def test_a_generator_is_made_anew_for_each_pass():
     dataset = inputs.from_generator(range, 3)
 
     assert list(dataset) == list(dataset) == [0, 1, 2]
-    with pytest.raises(
-        FunctionFailed, match=r"from_generator: failing raised ValueError at element 1 .*no more of that"
-    ):
+    with pytest.raises(SourceFailed, match=r"from_generator: failing raised ValueError at element 1 .*no more of that"):
         list(inputs.from_generator(failing))
-    with pytest.raises(FunctionFailed, match="must return an iterable, not int"):
+    with pytest.raises(SourceFailed, match="must return an iterable, not int"):
         list(inputs.from_generator(int))
+
+
+def test_a_generator_that_has_raised_ends_the_pass_with_its_error(tmp_path):
+    """Nothing follows: ignore_errors() does not take the rest for not there, and no snapshot is complete without it."""
+    dataset = inputs.from_generator(failing).ignore_errors().with_snapshot_fingerprint("v1").snapshot(tmp_path)
+
+    for _ in range(2):
+        elements = iter(dataset)
+        assert next(elements) == 1
+        for _ in range(2):
+            with pytest.raises(SourceFailed, match="no element follows"):
+                next(elements)
+
+
+def test_a_source_whose_function_raises_is_no_endless_pass():
+    """Each element that is wanted would fail alike, so ignore_errors() has none to go on with."""
+    with pytest.raises(SourceFailed, match="at element 0"):
+        list(inputs.from_generator(lambda: 1 / 0).ignore_errors())
 
 
 def test_dicts_become_rows_of_a_schema():
