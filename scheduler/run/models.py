@@ -58,7 +58,7 @@ class Decision:
 
     @property
     def serves(self) -> bool:
-        """Whether the model, or what was made of it, is the one that was pushed last."""
+        """Whether the model, or what was made of it, serves."""
         return bool(self.serving)
 
 
