@@ -43,6 +43,7 @@ class SystemModel:
     overruled: dict[Edition, bool] = field(default_factory=dict)  #: the verdict of a person
     blessed: dict[Learned, bool] = field(default_factory=dict)
     ruled: dict[Learned, bool] = field(default_factory=dict)  #: the verdict of a person
+    said: list[Edition | Learned] = field(default_factory=list)  #: what a person refused, and what one blessed, in order
     trained: list[Learned] = field(default_factory=list)  #: by ordinary runs, by their publication; not collected
     pushed: list[Learned] = field(default_factory=list)  #: in the order in which it was recorded
     gone: set[Edition] = field(default_factory=set)  #: their files were collected
@@ -110,6 +111,8 @@ class SystemModel:
         if edition is None or (verdict(edition) and edition in self.gone):
             raise Fails("")
         self.overruled[edition] = verdict(edition)
+        if not verdict(edition):
+            self.said.append(edition)
 
     def train(self, window: tuple[Edition, ...], code: int, *, breaks: bool = False) -> Learned:
         """Trains, evaluates against what serves and pushes what is at least as good."""
@@ -130,10 +133,14 @@ class SystemModel:
     def rule(self, learned: Learned, *, given: bool) -> None:
         """A person blesses a model, or takes its blessing back: no Evaluator overrules that."""
         self.ruled[learned] = given
+        if given:
+            self.said.append(learned)
 
     def push(self, learned: Learned) -> None:
-        """A person pushes a model; nothing begins if it is not blessed."""
-        if not self.is_blessed(learned):
+        """A person pushes a model; nothing begins if it is not blessed, or learned what was refused since."""
+        since = len(self.said) - self.said[::-1].index(learned) if learned in self.said else 0
+        refused = [edition for edition in learned.window if not self.overruled.get(edition, True)]
+        if not self.is_blessed(learned) or any(edition in self.said[since:] for edition in refused):
             raise Fails("")
         self.serve(learned)
 
