@@ -303,9 +303,13 @@ def merge_specs(specs: Iterable[ElementSpec]) -> ElementSpec:
     return reduce(_both, dict.fromkeys(specs), None) or UNKNOWN
 
 
-def _both(left: ElementSpec | None, right: ElementSpec) -> ElementSpec:
+def _both(left: ElementSpec | None, right: ElementSpec) -> ElementSpec:  # noqa: PLR0911  one line per kind of spec
     if left is None or left == right:
         return right
+    if UNKNOWN in {left, right}:
+        return UNKNOWN
+    if isinstance(left, BatchSpec) and isinstance(right, BatchSpec) and left.schema == right.schema:
+        return BatchSpec(left.schema, None)
     if isinstance(left, OptionalSpec) or isinstance(right, OptionalSpec):
         parts = [each.of if isinstance(each, OptionalSpec) else each for each in (left, right)]
         return OptionalSpec(merge_specs(part for part in parts if part != UNKNOWN))
@@ -365,5 +369,5 @@ def unbatch_spec(spec: ElementSpec) -> ElementSpec:
     if isinstance(spec, OptionalSpec):
         return OptionalSpec(unbatch_spec(spec.of))
     if isinstance(spec, Structure):
-        return Structure(spec.kind, spec.names, tuple(map(unbatch_spec, spec.parts)))
+        return Structure(spec.kind, spec.names, tuple(element_spec(unbatch_spec(part)) for part in spec.parts))
     return UNKNOWN

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import UNKNOWN, ElementSpec, Ragged, Sparse, Structure, build, is_fixed, parts_of
 from spanwise.pipelines.input.row_order import refuse_mixed_orders
+from spanwise.pipelines.input.rows import row_dicts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +51,8 @@ def stack(elements: Sequence[Any], *, ragged: bool = False, where: str = "", spe
         return _sparse(elements, where)
     if isinstance(first, Ragged):
         raise DatasetError(f"elements{where} are Ragged already; rebatch(n, ragged=True) changes their size.")
+    if _is_arrow(first):
+        raise DatasetError(f"elements{where} are RecordBatches already; use rebatch to change their size.")
     kinds = set(map(type, elements))
     if kinds <= _NUMBERS:
         return _numbers(elements, kinds, where)
@@ -290,9 +293,17 @@ def length(batch: Any) -> int:
         raise DatasetError(f"{batch!r:.80} has no first axis, so it is not a batch of elements.") from error
 
 
+def _is_arrow(leaf: object) -> bool:
+    import pyarrow as pa
+
+    return isinstance(leaf, pa.RecordBatch | pa.Table)
+
+
 def _split_batch(leaf: Any) -> Iterator[Any]:
     import numpy as np
 
+    if _is_arrow(leaf):  # which would give its columns
+        return iter(row_dicts(leaf))
     if isinstance(leaf, np.ma.MaskedArray):
         return _split_masked(leaf)
     if isinstance(leaf, Sparse):

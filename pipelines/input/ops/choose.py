@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import UNKNOWN, Spec
+from spanwise.pipelines.input.element import Spec, merge_specs
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.ops.concatenate import check_same_kind
 from spanwise.pipelines.input.ops.sample import gather_rows
@@ -33,8 +33,7 @@ class Choose(Op):
 
     @property
     def spec(self) -> Spec:
-        specs = [part.spec for part in self.parts]
-        return specs[0] if in_rows(self.parts[0]) or all(spec == specs[0] for spec in specs) else UNKNOWN
+        return self.parts[0].spec if in_rows(self.parts[0]) else merge_specs(part.spec for part in self.parts)
 
     @property
     def cardinality(self) -> None:

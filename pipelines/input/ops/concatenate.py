@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.element import UNKNOWN, Spec, Table
+from spanwise.pipelines.input.element import UNKNOWN, Spec, Table, merge_specs
 from spanwise.pipelines.input.op import Count, Element, InputSeries, Op, Opening, State, Stream
 from spanwise.pipelines.input.rows import BlockTypes, checked, in_rows
 
@@ -21,10 +21,8 @@ class Concatenate(Op):
 
     @property
     def spec(self) -> Spec:
-        specs = [part.spec for part in self.parts]
-        if all(spec == specs[0] for spec in specs):
-            return specs[0]
-        return Table(None) if in_rows(self.parts[0]) else UNKNOWN
+        spec = merge_specs(part.spec for part in self.parts)
+        return Table(None) if spec == UNKNOWN and in_rows(self.parts[0]) else spec
 
     @property
     def cardinality(self) -> Count:

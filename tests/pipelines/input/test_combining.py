@@ -8,6 +8,7 @@ import pytest
 
 from spanwise.orchestrator.errors import DatasetError, FunctionFailed
 from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input import BatchSpec
 
 
 def test_zip_is_as_long_as_all_of_its_parts():
@@ -94,6 +95,44 @@ def test_rows_of_other_types_are_refused_where_a_function_makes_them(join, decla
     with pytest.raises(DatasetError, match=r"returned the columns \['x'\] for other rows, and \['y'\] for these"):
         list(join(parts[0], undeclared(y=[2])))
     assert sorted(row["x"] for row in join(parts[0], undeclared(x=[2]))) == [1, 2]
+
+
+BATCHES = inputs.from_arrow(pa.table({"n": range(4)})).batch(2), inputs.from_arrow(pa.table({"n": [4, 5, 6]})).batch(2)
+COMBINED_BATCHES = {
+    "concatenate": BATCHES[0].concatenate(BATCHES[1]),
+    "sample": inputs.sample_from_datasets(BATCHES, [1, 1], seed=0),
+    "choose": inputs.choose_from_datasets(BATCHES, inputs.from_elements([0, 0, 1, 1])),
+}
+
+
+@pytest.mark.parametrize("combined", COMBINED_BATCHES.values(), ids=COMBINED_BATCHES)
+def test_batches_of_the_same_rows_are_batches_of_rows_also_with_a_last_one_that_is_smaller(combined):
+    """They are cut and joined to batches of another size, and are rows again."""
+    assert combined.spec == BatchSpec(pa.schema({"n": pa.int64()}), None)
+    assert sorted(row["n"] for row in combined.unbatch()) == list(range(7))
+    assert [batch.num_rows for batch in combined.rebatch(3)] == [3, 3, 1]
+    assert [len(batch["n"]) for batch in combined.as_numpy().rebatch(4)] == [4, 3]
+
+
+UNDESCRIBED_BATCHES = {
+    "flat_map": inputs.range(1).flat_map(lambda _: BATCHES[1]),
+    "from_generator": inputs.from_generator(lambda: iter(BATCHES[1])),
+    "tables": inputs.from_elements([pa.table({"n": [4, 5, 6]})]),
+}
+
+
+@pytest.mark.parametrize("batches", UNDESCRIBED_BATCHES.values(), ids=UNDESCRIBED_BATCHES)
+def test_record_batches_that_no_spec_describes_have_rows(batches):
+    """They were split into their columns, as what can be iterated over is."""
+    assert list(batches.unbatch()) == [{"n": 4}, {"n": 5}, {"n": 6}]
+    assert [batch["n"].tolist() for batch in batches.rebatch(2)] == [[4, 5], [6]]
+    with pytest.raises(DatasetError, match="are RecordBatches already; use rebatch"):
+        list(batches.batch(2))
+
+
+def test_batches_that_are_zipped_are_unbatched_by_rows():
+    """Each element has a row of both."""
+    assert next(iter(inputs.zip(BATCHES[1], BATCHES[1]).unbatch())) == ({"n": 4}, {"n": 4})
 
 
 def test_rows_are_numbered_in_a_column():
