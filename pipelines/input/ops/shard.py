@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spanwise.orchestrator.errors import DatasetError
+from spanwise.orchestrator.errors import BlockFailed, DatasetError, FunctionFailed
 from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, ceil_div, check_whole
 from spanwise.pipelines.input.rows import in_rows
 from spanwise.pipelines.input.selection import check_selectable, take_rows
@@ -55,7 +55,12 @@ class ShardStream(SingleInputStream):
     def __next__(self) -> Element:
         while self.wait:
             self.wait -= 1
-            next(self._source)
+            try:
+                next(self._source)
+            except BlockFailed:  # some of its rows may be ours
+                raise
+            except FunctionFailed:
+                continue  # raised in the shard that the element belongs to
         self.wait = self._op.shards - 1
         return next(self._source)
 
