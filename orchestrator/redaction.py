@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_PASSWORD = re.compile(r"([A-Za-z0-9+.-]{2,}:/+)[^/\s'\"]*:(?!\*\*\*@)[^/\s'\"]*@")  # `Path` leaves one slash of two
+# `Path` leaves one slash of two; the words that messages write in the place of both stay.
+_PASSWORD = re.compile(r"([A-Za-z0-9+.-]{2,}:/+)(?!user:password@)[^/\s'\"]*:(?!\*\*\*@)[^/\s'\"]*@")
 _REST = r"[^\s'\"<>]*[^\s'\"<>.,:;)]"  # a URL may end a sentence, or stand in brackets
 _WEB_QUERY = re.compile(rf"(https?:/+[^\s'\"?]*\?){_REST}")
 _SIGNED_QUERY = re.compile(rf"(\?)(?:[^\s'\"<>]*&)?(?:x-amz-|x-goog-|sig=|signature=){_REST}", re.IGNORECASE)

@@ -264,19 +264,17 @@ def pause(
     from spanwise.scheduler.run.launch import parse_time
 
     with open_client(root, config) as client:
-        zone = find_schedule(client.session.store, expand_keys(client.session.store, [pipeline])[0]).timetable.clock
-        end = None if until is None else parse_time(until, zone)
-        if end is not None and end <= now():
-            raise UsageError(f"--until {until} is in the past; give a later time.")
+        end, end_text = None, f"until:  spanwise schedule resume {pipeline}"
+        if until is not None:
+            zone = find_schedule(client.session.store, expand_keys(client.session.store, [pipeline])[0]).timetable.clock
+            end = parse_time(until, zone)
+            if end <= now():
+                raise UsageError(f"--until {until} is in the past; give a later time.")
+            end_text = f"until {format_time(end, zone)}"
         new_pause = client.pause(pipeline, because=because, until=end)
     if json:
         print_document(pause_document(pipeline, new_pause))
     else:
-        end_text = (
-            f"until {format_time(new_pause.until, zone)}"
-            if new_pause.until
-            else f"until:  spanwise schedule resume {pipeline}"
-        )
         echo(f"The schedule of {pipeline} is paused {end_text}", root, config)
 
 

@@ -278,7 +278,7 @@ def test_doctor_looks_there_for_what_has_a_copy_here(machine, place, capsys):
 
     printed = capsys.readouterr().out
     assert "artifact rows/Count/model/1: rows is gone from the object storage" in printed
-    assert "--to Count --no-cache" in printed
+    assert "give it up: spanwise unbless rows/Count/model/1" in printed
 
 
 def test_what_serves_there_is_said_until_a_recorded_push_replaces_it(machine, project, place, capsys):
