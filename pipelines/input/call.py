@@ -71,11 +71,16 @@ def source_error(op: str, function: object, position: str, error: Exception) -> 
     return SourceFailed(f"{text}Its own traceback is above; no element follows, so catch there what need not end it.")
 
 
+def name_function(function: object) -> str:
+    """A function as messages name it."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
 def _describe(op: str, function: object, position: str, error: Exception) -> str:
-    name = getattr(function, "__qualname__", None) or repr(function)
     hint = _WRITTEN if isinstance(error, ValueError) and "read-only" in str(error) else ""
     reason = str(error).rstrip(".")
-    return f"{op}: {name} raised {type(error).__name__} at {position} (the first is 0): {reason}. {hint}"
+    who = f"{op}: {name_function(function)}"
+    return f"{who} raised {type(error).__name__} at {position} (the first is 0): {reason}. {hint}"
 
 
 _WRITTEN: Final = (

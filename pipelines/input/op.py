@@ -329,6 +329,28 @@ class SingleInputStream(Stream):
         self._source.close()
 
 
+class CountingStream(SingleInputStream):
+    """A stream over one input that counts what it reads, so that errors say at which element."""
+
+    state_fields: ClassVar[tuple[str, ...]] = ("at",)
+
+    def __init__(self, source: Stream) -> None:
+        super().__init__(source)
+        self.at = 0  # elements or rows read, and elements that failed below
+
+    def _read(self) -> tuple[int, Element]:
+        """The next element and its number."""
+        try:
+            element = next(self._source)
+        except StopIteration:
+            raise
+        except Exception:
+            self.at += 1  # it has used up an element
+            raise
+        self.at += 1
+        return self.at - 1, element
+
+
 def check_whole(op: str, argument: str, value: object, *, at_least: int = 1, autotune: bool = False) -> None:
     """Refuses an argument that is not a whole number, or too small.
 

@@ -43,7 +43,9 @@ class SystemModel:
     overruled: dict[Edition, bool] = field(default_factory=dict)  #: the verdict of a person
     blessed: dict[Learned, bool] = field(default_factory=dict)
     ruled: dict[Learned, bool] = field(default_factory=dict)  #: the verdict of a person
-    said: list[Edition | Learned] = field(default_factory=list)  #: what a person refused, and what one blessed, in order
+    said: list[Edition | Learned] = field(
+        default_factory=list
+    )  #: what a person refused, and what one blessed, in order
     trained: list[Learned] = field(default_factory=list)  #: by ordinary runs, by their publication; not collected
     pushed: list[Learned] = field(default_factory=list)  #: in the order in which it was recorded
     gone: set[Edition] = field(default_factory=set)  #: their files were collected

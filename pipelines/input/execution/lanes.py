@@ -110,10 +110,10 @@ class LanesStream(InterleaveStream):
     def _reopen(self, element: Element, kept: State) -> DatasetSlot:
         return _start_slot(super()._reopen(element, kept))
 
-    def _open_stream(self, element: Element, number: int) -> Stream:
+    def _open_stream(self, element: Element, number: int, at: int) -> Stream:
         turns, ready = self._turns, self._ready
         return AheadStream(
-            DeferredStream(lambda: turns.open_dataset(element, number), turns.series, number),
+            DeferredStream(lambda: turns.open_dataset(element, number, at), turns.series, number),
             name=turns.name,
             rows=turns.rows,
             window=lambda: 2 if turns.rows else 2 * turns.block,

@@ -28,7 +28,7 @@ class Turns:
     rows: bool  #: whether the datasets give blocks of rows
     source: Stream  #: of elements that name the datasets
     series: InputSeries  #: the datasets, by the numbers of these elements
-    open_dataset: Callable[[Element, int], Stream]  #: of an element of the source and its number
+    open_dataset: Callable[[Element, int, int], Stream]  #: of an element, its number, and the same with errors counted
     budget: PassLimits | None = None  #: what the pass may hold
 
 
@@ -104,13 +104,13 @@ class InterleaveStream(Stream):
             raise
         number, at = self._number, self._read
         self._number, self._read = number + 1, at + 1
-        stream = self._open_stream(element, number)
+        stream = self._open_stream(element, number, at)
         slot = DatasetSlot(stream, before, number, at, rows=self._turns.rows)
         self._slots[self._turn] = slot
         return slot
 
-    def _open_stream(self, element: Element, number: int) -> Stream:
-        return self._turns.open_dataset(element, number)
+    def _open_stream(self, element: Element, number: int, at: int) -> Stream:
+        return self._turns.open_dataset(element, number, at)
 
     def state(self) -> State:
         return {
@@ -149,7 +149,7 @@ class InterleaveStream(Stream):
 
     def _reopen(self, element: Element, kept: State) -> DatasetSlot:
         """A slot as it was: its dataset opened again from the same element."""
-        stream = self._open_stream(element, kept["number"])
+        stream = self._open_stream(element, kept["number"], kept["at"])
         slot = DatasetSlot(stream, kept["before"], kept["number"], kept["at"], rows=self._turns.rows)
         slot.restore(kept["inside"])
         return slot

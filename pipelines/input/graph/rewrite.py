@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from spanwise.orchestrator.errors import DatasetError
-from spanwise.pipelines.input.call import resolve_format
+from spanwise.pipelines.input.call import name_function, resolve_format
 from spanwise.pipelines.input.element import BatchSpec, Table
 from spanwise.pipelines.input.op import AUTOTUNE, Op, Options, list_ops, rebuild
 from spanwise.pipelines.input.ops.as_numpy import AsNumpy
@@ -143,6 +143,9 @@ class Conjunction:
 
     def __call__(self, *element: Any) -> Any:
         return self.first(*element) and self.second(*element)
+
+    def __repr__(self) -> str:
+        return f"{name_function(self.first)} and {name_function(self.second)}"
 
 
 def _filter_fusion(op: Op) -> Change | None:

@@ -11,7 +11,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.arrays import as_column, as_mask
 from spanwise.pipelines.input.call import Format, block_error, check_format, element_caller, function_error, row_range
 from spanwise.pipelines.input.element import Table
-from spanwise.pipelines.input.op import Count, Element, Op, Opening, SingleInputStream, Stream, count_some
+from spanwise.pipelines.input.op import Count, CountingStream, Element, Op, Opening, Stream, count_some
 from spanwise.pipelines.input.rows import empty_batch, in_rows, row_dicts
 from spanwise.pipelines.input.selection import (
     Condition,
@@ -116,13 +116,10 @@ def columns_of(expression: Condition, schema: pa.Schema) -> frozenset[str]:
     return frozenset(name for name in schema.names if needs(name))
 
 
-class FilterStream(SingleInputStream):
-    state_fields = ("at",)
-
+class FilterStream(CountingStream):
     def __init__(self, source: Stream, op: Filter) -> None:
         super().__init__(source)
         self._op = op
-        self.at = 0  # elements or rows read
         self._holds = self._predicate(op)
 
     def _predicate(self, op: Filter) -> Callable[[Element], Any]:
@@ -130,14 +127,13 @@ class FilterStream(SingleInputStream):
         return element_caller(op.predicate, op.format)
 
     def __next__(self) -> Element:
-        for element in self._source:
-            self.at += 1
+        while True:
+            at, element = self._read()
             try:
                 if self._holds(element):
                     return element
             except Exception as error:
-                raise function_error("filter", self._op.predicate, f"element {self.at - 1}", error) from error
-        raise StopIteration
+                raise function_error("filter", self._op.predicate, f"element {at}", error) from error
 
 
 class BlockFilterStream(FilterStream):

@@ -92,7 +92,7 @@ class Interleave(Op):
             rows=in_rows(self),
             source=open_elements(opening, self.input),
             series=series,
-            open_dataset=lambda element, number: self._open_dataset(element, number, series.opening(number)),
+            open_dataset=lambda element, number, at: self._open_dataset(element, number, at, series.opening(number)),
             budget=opening.budget,
         )
         if self.num_parallel is None:
@@ -103,8 +103,8 @@ class Interleave(Op):
             opening.tuner.register(knob, stream)
         return stream
 
-    def call(self, element: Element, number: int) -> NestedDataset:
-        """The dataset that the function returns for an element; `number` counts the input's elements.
+    def call(self, element: Element, at: int) -> NestedDataset:
+        """The dataset that the function returns for an element; `at` is its place, which errors name.
 
         Raises:
             FunctionFailed: the function raised, or did not return a dataset as declared.
@@ -116,12 +116,12 @@ class Interleave(Op):
             if isinstance(self.result, Table) and not in_rows(dataset.op):
                 raise DatasetError("must return a dataset of rows, as spec= says.")  # noqa: TRY301
         except Exception as error:
-            raise function_error(self.word, self.function, f"element {number}", error) from error
+            raise function_error(self.word, self.function, f"element {at}", error) from error
         return dataset
 
-    def _open_dataset(self, element: Element, number: int, opening: Opening) -> Stream:
+    def _open_dataset(self, element: Element, number: int, at: int, opening: Opening) -> Stream:
         """The stream of that dataset: one element at a time, or blocks if rows are promised."""
-        dataset = self.call(element, number)
+        dataset = self.call(element, at)
         seed = mix_seed(opening.seed, *[self.place] if self.place else [], number)
         opening = opening.with_options(dataset.settings, seed)
         op = assign_seeds(dataset.op, opening.seed)

@@ -16,10 +16,10 @@ from spanwise.pipelines.input.call import element_caller, function_error
 from spanwise.pipelines.input.element import Spec, element_spec
 from spanwise.pipelines.input.op import (
     Count,
+    CountingStream,
     Element,
     Op,
     Opening,
-    SingleInputStream,
     Stream,
     check_callable,
     check_shares,
@@ -70,7 +70,7 @@ class Resample(Op):
         return ResampleStream(open_elements(opening, self.input), self, mix_seed(self.seed or 0, *opening.epoch))
 
 
-class ResampleStream(SingleInputStream):
+class ResampleStream(CountingStream):
     state_fields = ("at", "counts")
 
     def __init__(self, source: Stream, op: Resample, seed: int) -> None:
@@ -78,19 +78,16 @@ class ResampleStream(SingleInputStream):
         self._op = op
         self._seed = seed
         self._call = element_caller(op.class_of)
-        self.at = 0  # elements read
-        self.counts = [0] * len(op.target)  # of them, by class
+        self.counts = [0] * len(op.target)  # of elements, by class
         self._numbers: list[float] = []
         self._chunk = -1  # of numbers
 
     def __next__(self) -> Element:
-        for element in self._source:
-            number = self.at
-            self.at += 1
+        while True:
+            number, element = self._read()
             chance = self._chance(self._class_of(element, number))
             if self._number(number) < chance:
                 return element
-        raise StopIteration
 
     def _class_of(self, element: Element, number: int) -> int:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from spanwise.orchestrator.errors import DatasetError, NotPortable
 from spanwise.pipelines.input.call import function_error
 from spanwise.pipelines.input.element import UNKNOWN, Spec, read_only
-from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, State, Stream, check_callable
+from spanwise.pipelines.input.op import CountingStream, Element, Op, Opening, State, Stream, check_callable
 from spanwise.pipelines.input.row_order import refuse_mixed_orders
 from spanwise.pipelines.input.rows import open_elements
 
@@ -32,34 +32,32 @@ class Scan(Op):
         return ScanStream(open_elements(opening, self.input), self)
 
 
-class ScanStream(SingleInputStream):
+class ScanStream(CountingStream):
     """The carried value may be any object of the user's, so it is pickled into the state."""
 
     def __init__(self, source: Stream, op: Scan) -> None:
         super().__init__(source)
         self._op = op
         self._carried = pickle.loads(_pickled(op.initial))  # noqa: S301  a copy: functions may change it
-        self._at = 0
 
     def __next__(self) -> Element:
-        element = next(self._source)
-        self._at += 1
+        at, element = self._read()
         try:
             made = self._op.function(self._carried, read_only(element))
             if not isinstance(made, tuple) or len(made) != 2:  # noqa: PLR2004
                 raise DatasetError(f"must return (what to carry, the result), not {made!r:.80}.")  # noqa: TRY301
             refuse_mixed_orders(made[1])
         except Exception as error:
-            raise function_error("scan", self._op.function, f"element {self._at - 1}", error) from error
+            raise function_error("scan", self._op.function, f"element {at}", error) from error
         self._carried, result = made
         return result
 
     def state(self) -> State:
-        return {"input": self._source.state(), "at": self._at, "carried": _pickled(self._carried)}
+        return {**super().state(), "carried": _pickled(self._carried)}
 
     def restore(self, state: State) -> None:
         super().restore(state)
-        self._at, self._carried = state["at"], pickle.loads(state["carried"])  # noqa: S301  the user's own state
+        self._carried = pickle.loads(state["carried"])  # noqa: S301  the user's own state
 
 
 def _pickled(carried: object) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.call import block_error, element_caller, function_error, row_range
-from spanwise.pipelines.input.op import Element, Op, Opening, SingleInputStream, Stream
+from spanwise.pipelines.input.op import CountingStream, Element, Op, Opening, Stream
 from spanwise.pipelines.input.ops.filter import check_condition
 from spanwise.pipelines.input.rows import in_rows, row_dicts
 from spanwise.pipelines.input.selection import evaluate
@@ -48,21 +48,19 @@ class TakeWhile(Op):
         return RowTakeWhileStream(source, self) if in_rows(self.input) else TakeWhileStream(source, self)
 
 
-class TakeWhileStream(SingleInputStream):
+class TakeWhileStream(CountingStream):
     state_fields = ("at", "over")
 
     def __init__(self, source: Stream, op: TakeWhile) -> None:
         super().__init__(source)
         self._op = op
         self._holds = element_caller(op.predicate) if callable(op.predicate) else None
-        self.at = 0  # elements or rows taken
         self.over = False  # whether the condition was not true
 
     def __next__(self) -> Element:
         if self.over:
             raise StopIteration
-        element = next(self._source)
-        at, self.at = self.at, self.at + 1
+        at, element = self._read()
         try:
             assert self._holds is not None
             self.over = not self._holds(element)

@@ -214,3 +214,37 @@ def test_pairs_that_are_unzipped_stay_pairs():
         nested.unzip()
     with pytest.raises(DatasetError, match="unzip: each of the datasets would be another job"):
         slow.distribute("grpc://127.0.0.1:1").unzip()
+
+
+def refuse(*values):
+    """A function that fails for 3, as the last of its arguments."""
+    if values[-1] == 3:
+        raise ValueError("three")
+    return True
+
+
+NAMING_OPS = {
+    "map": lambda d: d.map(refuse),
+    "filter": lambda d: d.filter(refuse),
+    "take_while": lambda d: d.take_while(refuse),
+    "scan": lambda d: d.scan(0, lambda carried, x: (carried, refuse(x))),
+    "flat_map": lambda d: d.flat_map(lambda x: inputs.range(int(refuse(x)))),
+    "interleave": lambda d: d.interleave(lambda x: inputs.range(int(refuse(x))), num_parallel=2),
+    "rejection_resample": lambda d: d.rejection_resample(lambda x: 1 - int(refuse(x)), [1.0]),
+    "group_by_window": lambda d: d.group_by_window(refuse, lambda key, group: group, 1),
+}
+
+
+@pytest.mark.parametrize("op", NAMING_OPS)
+def test_an_error_names_its_element_also_behind_another_one(op):
+    """An element that failed before has been one too."""
+    elements = iter(NAMING_OPS[op](inputs.range(4).map(lambda x: x // (x != 1))).options(optimize=False))
+    errors = []
+    while len(errors) < 2:
+        try:
+            next(elements)
+        except FunctionFailed as error:
+            errors.append(str(error))
+
+    assert "raised ZeroDivisionError at element 1 " in errors[0]
+    assert "raised ValueError at element 3 " in errors[1]

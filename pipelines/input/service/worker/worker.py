@@ -239,7 +239,10 @@ class WorkerServer(Serving):
             return TaskPass(op, replace(options, seed=own if by_file else shared, in_order=in_order), flow, epoch=epoch)
         queue = TakenSplits(task.task, self._dispatcher)
         graph = read_from_queue(plan_graph(share_seeds(op, shared), options), queue)
-        return TaskPass(graph, replace(options, seed=own, optimize=False), flow, queue, epoch=epoch)
+        options = replace(options, seed=own, optimize=False)
+        return TaskPass(
+            graph, options, flow, queue, epoch, lambda: "the beginning of all splits that its worker has taken."
+        )
 
     def _pass_of_split(self, request: Fetch) -> TaskPass:
         assert request.split is not None

@@ -69,3 +69,13 @@ def test_a_mask_of_another_length_is_an_error(rows):
     """A mask has a value for each row."""
     with pytest.raises(FunctionFailed, match="rows 0 to 3"):
         list(rows.filter(lambda columns: np.ones(2, bool), vectorized=True))
+
+
+def test_two_predicates_that_are_asked_in_one_step_are_named():
+    """Which of them failed is in the traceback."""
+
+    def second(x):
+        return 1 // x
+
+    with pytest.raises(FunctionFailed, match=r"^filter: (\S*<lambda>) and \S*second raised ZeroDivisionError"):
+        list(inputs.range(1).filter(lambda x: x == 0).filter(second))

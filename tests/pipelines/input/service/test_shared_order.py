@@ -6,7 +6,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from spanwise.orchestrator.errors import BlockFailed, DatasetError
+from spanwise.orchestrator.errors import BlockFailed, DatasetError, FunctionFailed
 from spanwise.pipelines import input as inputs
 from tests.pipelines.input.service.servers import listed
 
@@ -52,6 +52,14 @@ def test_leased_splits_of_nested_datasets_are_in_order(service):
     found = list(UNORDERED["nested"].distribute(service.target, "exactly_once"))
 
     assert found == list(range(COUNT))
+
+
+def test_a_worker_that_takes_splits_says_what_its_errors_count_from(service):
+    """An element that is the first of the dataset may be any of the worker's."""
+    failing = inputs.range(4).map(lambda x: x // (x != 3))
+
+    with pytest.raises(FunctionFailed, match="It counts from the beginning of all splits that its worker has taken"):
+        list(failing.distribute(service.target, "dynamic"))
 
 
 def uneven_types(columns):
