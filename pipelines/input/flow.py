@@ -13,7 +13,7 @@ from spanwise.orchestrator.errors import DatasetError
 from spanwise.pipelines.input.element import Spec, Table
 from spanwise.pipelines.input.graph.fingerprint import of_graph, with_options
 from spanwise.pipelines.input.iterator import DatasetIterator
-from spanwise.pipelines.input.op import Count, Op, Options
+from spanwise.pipelines.input.op import Count, Op, Options, check_whole
 from spanwise.pipelines.input.tuning.tuner import TunedSettings
 
 
@@ -67,6 +67,8 @@ class Flow:
         if epoch is None:
             epoch, follow = self._passes, self._follow
             follow(epoch)
+        else:
+            check_whole("blocks" if blocks else "iterator", "epoch", epoch, at_least=0)
         return DatasetIterator(
             self.op, self.settings, epoch, blocks=blocks, dataset=type(self), found=self._found, follow=follow
         )

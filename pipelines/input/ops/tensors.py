@@ -11,7 +11,7 @@ from spanwise.pipelines.input.element import Spec, merge_specs, read_only, spec_
 from spanwise.pipelines.input.op import Element, Op, Opening, State, Stream
 from spanwise.pipelines.input.stacking import cut, length, unstack
 
-_SCALARS: Final = frozenset({bool, bytes, float, int, str})
+_SCALARS: Final = frozenset({bool, bytes, float, str})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,8 +25,12 @@ class Elements(Op):
     @cached_property
     def spec(self) -> Spec:
         kinds = set(map(type, self.values))
-        alike = len(kinds) == 1 and kinds <= _SCALARS  # one of a million numbers describes them all
-        return merge_specs(map(spec_of, self.values[:1] if alike else self.values))
+        values = self.values
+        if kinds == {int}:
+            values = min(values), max(values)  # a dtype that holds these two holds all of them
+        elif len(kinds) == 1 and kinds <= _SCALARS:
+            values = values[:1]  # one of a million numbers describes them all
+        return merge_specs(map(spec_of, values))
 
     @property
     def cardinality(self) -> int:

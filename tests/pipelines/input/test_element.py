@@ -141,6 +141,8 @@ def test_what_may_be_missing_is_said_by_the_spec():
         ([None], OptionalSpec(UNKNOWN)),
         ([(1, 2), (3, None)], Structure(tuple, (), (ArraySpec("int64", ()), OptionalSpec(ArraySpec("int64", ()))))),
         ([1, "a"], UNKNOWN),
+        ([1, 2**70], UNKNOWN),
+        ([2**63, 2**64 - 1], ArraySpec("uint64", ())),
         ([(1, 2), (1, 2, 3)], UNKNOWN),
         ([[[1], [1, 2]], None], UNKNOWN),
         ([np.zeros(2), np.zeros((2, 2))], ArraySpec("float64", None)),

@@ -268,3 +268,14 @@ def test_threads_that_share_an_iterator_get_each_element_once(dataset):
         sys.setswitchinterval(switch)
 
     assert sorted(found) == sorted(map(str, range(400)))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, "1", True, np.int64(1)], ids=repr)
+def test_a_pass_has_a_whole_number(epoch):
+    """Else shuffles of what is meant to be one pass would differ, or the error would be one of the implementation."""
+    rows = inputs.from_arrow(pa.table({"n": [1]}))
+
+    with pytest.raises(DatasetError, match=r"iterator\(epoch=.*\): expected a whole number of at least 0"):
+        rows.iterator(epoch=epoch)
+    with pytest.raises(DatasetError, match=r"blocks\(epoch="):
+        rows.blocks(epoch=epoch)
