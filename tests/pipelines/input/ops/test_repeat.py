@@ -6,6 +6,7 @@ import math
 import pytest
 
 from spanwise.pipelines import input as inputs
+from spanwise.pipelines.input.iterator import DatasetIterator
 
 
 def test_without_a_count_there_is_no_end():
@@ -30,7 +31,10 @@ def test_no_rounds_are_nothing():
 def test_a_round_that_gives_nothing_does_not_end_a_count_of_rounds():
     """The next round has another order, so that its first number may pass: each of the rounds has its turn."""
     firsts = inputs.range(6).shuffle(seed=0).take(1).filter(lambda number: number < 3)
-    rounds = [list(firsts.iterator(epoch=(0, number))) for number in range(8)]
+    rounds = [
+        list(DatasetIterator(firsts.op, firsts.settings, (0, number), blocks=False, dataset=inputs.Dataset))
+        for number in range(8)
+    ]
 
     assert rounds[0] == []
     assert list(firsts.repeat(8).iterator(epoch=0)) == [number for each in rounds for number in each] != []
