@@ -320,14 +320,14 @@ def test_settings_of_storage_that_were_edited_replace_those_of_before(
     pytest.importorskip("obstore")
     _write_environment(folder / "spanwise.toml", 'AWS_ENDPOINT_URL = "http://old:1"\nAWS_REGION = "eu-west-1"')
     settings.read()
-    before = open_bucket(parse_url("s3://lake"))
+    before = open_bucket(parse_url("memory://lake/x").home)
     _write_environment(folder / "spanwise.toml", 'AWS_ENDPOINT_URL = "http://new:1"')
 
     settings.read()
 
     assert environment["AWS_ENDPOINT_URL"] == "http://new:1"
     assert "AWS_REGION" not in environment
-    assert open_bucket(parse_url("s3://lake")) is not before
+    assert open_bucket(parse_url("memory://lake/x").home) is not before
 
 
 def test_a_variable_of_the_environment_is_never_replaced_by_settings_of_storage(
