@@ -26,7 +26,7 @@ from spanwise.orchestrator.storage.helper import HelpedBucket
 from spanwise.orchestrator.storage.profiles import NOTHING, ProfileCredentials, has_profiles
 from spanwise.orchestrator.storage.side_by_side import call_side_by_side
 from spanwise.orchestrator.storage.unfinished import UnfinishedUpload, abort_upload, list_uploads
-from spanwise.orchestrator.storage.url import SCHEMES, WEB, ObjectInfo, ObjectUrl
+from spanwise.orchestrator.storage.url import ENDPOINT_VARIABLES, SCHEMES, WEB, ObjectInfo, ObjectUrl
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -41,10 +41,6 @@ _HASHED_BYTES = 1 << 20  # what a processor's cache still has when it is hashed
 _KNOWN_FOR_S = 600.0  # what answers at an endpoint seldom changes
 _MOST_DELETED = 1000  # objects in one request, the limit of S3
 _ABSENT = ("NoSuchKey", "BlobNotFound")  # what a 404 says where there is no such object
-_ENDPOINT_VARIABLES = {  # the first is the one that messages name
-    "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
-    "az": ("AZURE_STORAGE_ENDPOINT",),
-}  # Google's is part of its account
 _used_by: int | None = None  # the process in which the library's threads run
 _forgotten = 0  # how often buckets were forgotten: a thread may be opening one meanwhile, by the settings of before
 
@@ -400,7 +396,7 @@ def _has_plain_endpoint(home: ObjectUrl) -> bool:
     Raises:
         StorageError: one that it names is no URL. The library would end the process with a panic, when it is used.
     """
-    named = {name: os.environ[name] for name in _ENDPOINT_VARIABLES.get(home.scheme, ()) if name in os.environ}
+    named = {name: os.environ[name] for name in ENDPOINT_VARIABLES.get(home.scheme, ()) if name in os.environ}
     for name, value in named.items():
         if not value.lower().startswith(("http://", "https://")):
             raise StorageError(
@@ -536,7 +532,7 @@ def _status(text: str) -> int:
 
 
 def _endpoint_variable(home: ObjectUrl) -> str:
-    return next(iter(_ENDPOINT_VARIABLES.get(home.scheme, ())), "")
+    return {"s3": "AWS_ENDPOINT_URL", "az": "AZURE_STORAGE_ENDPOINT"}.get(home.scheme, "")
 
 
 def _describe_other_server(home: ObjectUrl) -> str:

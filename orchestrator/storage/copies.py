@@ -23,7 +23,7 @@ from pathlib import Path
 from spanwise.orchestrator import durable
 from spanwise.orchestrator.errors import Conflict, StorageError
 from spanwise.orchestrator.storage.eviction import MOST_BYTES, SAFE_AGE_S, begin_use, sweep
-from spanwise.orchestrator.storage.url import ObjectInfo, ObjectUrl
+from spanwise.orchestrator.storage.url import ENDPOINT_VARIABLES, ObjectInfo, ObjectUrl
 from spanwise.orchestrator.storage.use_lock import UseLock
 
 log = logging.getLogger("spanwise.storage")
@@ -32,10 +32,9 @@ _SPARE = 0.8  # removing stops at this share of the limit
 _DRAFT = ".draft-"
 _DIGEST = "digest"
 _ENDPOINTS = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_S3",
+    *ENDPOINT_VARIABLES["s3"],
+    *ENDPOINT_VARIABLES["az"],
     "AZURITE_BLOB_STORAGE_URL",
-    "AZURE_STORAGE_ENDPOINT",
     "AZURE_STORAGE_ACCOUNT_NAME",
 )  # buckets of one name behind others are others
 

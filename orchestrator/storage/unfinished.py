@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlencode
 
 from spanwise.orchestrator.errors import StorageError
+from spanwise.orchestrator.storage.url import ENDPOINT_VARIABLES
 
 if TYPE_CHECKING:
     from spanwise.orchestrator.storage.url import ObjectUrl
@@ -87,7 +88,11 @@ def _ask(
 
     place = f"{_address(home)}/{quote(key)}?{urlencode({**query, 'x-id': ''})}"
     store = S3Store(
-        home.bucket, endpoint=place, virtual_hosted_style_request=True, client_options={"allow_http": True}, **options
+        home.bucket,
+        aws_endpoint_url_s3=place,  # no variable of the environment comes before it
+        virtual_hosted_style_request=True,
+        client_options={"allow_http": True},
+        **options,
     )
     url = obstore.sign(store, method, "x", _VALID_FOR)
     try:
@@ -107,7 +112,7 @@ def _ask(
 
 def _address(home: ObjectUrl) -> str:
     """Where the bucket is on the network."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = next((set_to for name in ENDPOINT_VARIABLES["s3"] if (set_to := os.environ.get(name))), "")
     if not endpoint:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         return f"https://{home.bucket}.s3.{region}.amazonaws.com"

@@ -13,6 +13,12 @@ from spanwise.orchestrator.redaction import is_signed
 SCHEMES = {"s3": "Amazon S3 and what speaks its protocol", "gs": "Google Cloud Storage", "az": "Azure Blob Storage"}
 """The schemes of object storage that can be read and written."""
 
+ENDPOINT_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT",),
+}
+"""The variables that name an endpoint, by scheme; the first that is set counts. Google's is part of its account."""
+
 WEB = ("https", "http")
 """The schemes of web servers: their files can be read by name, and neither be listed nor be written."""
 

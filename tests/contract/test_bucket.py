@@ -144,6 +144,21 @@ def test_an_upload_that_was_killed_is_found_and_aborted(bucket, folder):
     assert bucket.list_uploads(folder.key) == ()
 
 
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+def test_unfinished_uploads_are_asked_for_where_objects_are_read(bucket, folder, monkeypatch, variable):
+    """Whichever variable names the endpoint: such uploads were looked for elsewhere, and stayed."""
+    if folder.scheme != "s3":
+        pytest.skip("only S3 has them")
+    begin_upload(f"{folder}/models/1/big file")
+    monkeypatch.setenv(variable, os.environ["AWS_ENDPOINT_URL"])
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+
+    (found,) = bucket.list_uploads((folder / "models").key)
+    bucket.abort_upload(found)
+
+    assert bucket.list_uploads(folder.key) == ()
+
+
 def test_a_listing_finds_what_glob_would(bucket, folder):
     """`*` stays in a folder, `**` goes below, and names with a dot in front are left out."""
     for name in ("d1/v1/a.csv", "d1/v2/a.csv", "d1/v2/.part", "d2/v1/a.csv", "d2/v1/deep/b.csv", "other/v1/a.csv"):
