@@ -103,14 +103,17 @@ def describe_collected(model: Artifact, verb: str) -> str:
 def _object_unblessed(store: Store, model: Artifact, pusher: str) -> str | None:
     """That a model is not blessed; one that nobody has judged may be pushed where it was pushed before."""
     standing = find_standing_of_model(store, model)
-    was_pushed = any((push.model, push.node) == (model.name, pusher) for push in pushes(store, channel_of(model.name)))
-    if standing.holds() or (was_pushed and not standing.by_judge):
+    if standing.holds() or (not standing.by_judge and _was_pushed(store, model, pusher)):
         return None
     why = standing.refusal()
     return (
         f"{model.name} is {why if why is not None else 'not judged yet'}, so it was not pushed. To bless it:  "
         f"spanwise bless {model.name} --because TEXT"
     )
+
+
+def _was_pushed(store: Store, model: Artifact, pusher: str) -> bool:
+    return any((push.model, push.node) == (model.name, pusher) for push in pushes(store, channel_of(model.name)))
 
 
 def _object_refused(store: Store, model: Artifact) -> str | None:
