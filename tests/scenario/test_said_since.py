@@ -36,6 +36,12 @@ class Learn(Component):
         model.spans, model.base = [a.span for a in examples], base.name if base else None
 """
 
+CHECKED = f"""{HEAD}
+class Check(Gate):
+    def run(self, examples: Input[Examples]) -> None:
+        pass
+"""
+
 DRIFT = f"""{HEAD}
 class Drift(Gate):
     def run(self, examples: Input[Examples], other: Input[Examples | None], report: Output[Report]) -> None:
@@ -66,11 +72,7 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, best, predict, window, Learn(examples=window["examples"])])
 """
 
-WARM = f"""{HEAD}
-class Check(Gate):
-    def run(self, examples: Input[Examples]) -> None:
-        pass
-
+WARM = f"""{CHECKED}
 def flow() -> Pipeline:
     ingest = Ingest(lake="lake")
     check = Check(examples=ingest["examples"])
@@ -80,11 +82,7 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, window, before, learn, Pusher(model=learn["model"], destination="serving")])
 """
 
-BLEND = f"""{HEAD}
-class Check(Gate):
-    def run(self, examples: Input[Examples]) -> None:
-        pass
-
+BLEND = f"""{CHECKED}
 class Blend(Component):
     def run(self, newest: Input[Model], before: Input[Model | None], model: Output[Model]) -> None:
         members = [newest, before] if before else [newest]
@@ -100,11 +98,7 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, learn, before, blend, Pusher(model=blend["model"], destination="serving")])
 """
 
-WIDE = f"""{HEAD}
-class Check(Gate):
-    def run(self, examples: Input[Examples]) -> None:
-        pass
-
+WIDE = f"""{CHECKED}
 def flow() -> Pipeline:
     ingest = Listed(lake="lake", name="Ingest")
     check = Check(examples=ingest["examples"])
@@ -112,11 +106,7 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, window, Learn(examples=window["examples"])])
 """
 
-SERVED = f"""{HEAD}
-class Check(Gate):
-    def run(self, examples: Input[Examples]) -> None:
-        pass
-
+SERVED = f"""{CHECKED}
 def flow() -> Pipeline:
     ingest = Ingest(lake="lake")
     check = Check(examples=ingest["examples"])
@@ -125,11 +115,7 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, window, learn, Pusher(model=learn["model"], destination="serving")])
 """
 
-LAG = f"""{HEAD}
-class Check(Gate):
-    def run(self, examples: Input[Examples]) -> None:
-        pass
-
+LAG = f"""{CHECKED}
 class Features(Component):
     def run(self, examples: Input[Examples], before: Input[Examples | None], features: Output[Examples]) -> None:
         (features.path / "text").write_text(f"{{read_text(examples)}}<-{{before and read_text(before)}}")
@@ -146,11 +132,7 @@ def flow() -> Pipeline:
     return Pipeline("flow", [ingest, check, before, features, window, learn, push])
 """
 
-DIRECT = f"""{HEAD}
-class Check(Gate):
-    def run(self, examples: Input[Examples]) -> None:
-        pass
-
+DIRECT = f"""{CHECKED}
 class Derive(Component):
     def run(self, examples: Input[Examples], derived: Output[Examples]) -> None:
         derived.span, derived.version, derived.split_names = examples.span, examples.version, ["train"]

@@ -118,13 +118,17 @@ def test_the_model_that_serves_comes_with_its_metrics_and_its_spans(past, client
     assert [(m.name, m.blessed) for m in flights.models()] == [(model.name, True)]
 
 
+def serve_next(past, number):
+    """A model of the next run, which is pushed and serves."""
+    past.begin(FIRST + number)
+    model = past.train([past.ingest(FIRST + number)])
+    serve(past, past.push(model, number))
+    return model
+
+
 def test_a_model_that_served_once_has_its_pushes(past, client):
     """Also when another one was pushed since; of several, the newest first."""
-    models = []
-    for number in range(3):
-        past.begin(FIRST + number)
-        models.append(past.train([past.ingest(FIRST + number)]))
-        serve(past, past.push(models[-1], number))
+    models = [serve_next(past, number) for number in range(3)]
     past.begin()
     serve(past, past.push(models[0], 3))
 
@@ -136,11 +140,7 @@ def test_a_model_that_served_once_has_its_pushes(past, client):
 
 def test_what_serves_is_the_version_that_lies_there(past, client):
     """As `tainted` says: where a version was taken away, the one before; where another pipeline has pushed, none."""
-    models = []
-    for number in range(2):
-        past.begin(FIRST + number)
-        models.append(past.train([past.ingest(FIRST + number)]))
-        serve(past, past.push(models[-1], number))
+    models = [serve_next(past, number) for number in range(2)]
 
     def serving():
         found = client.pipeline().serving()
